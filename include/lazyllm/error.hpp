@@ -1,0 +1,27 @@
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace lazyllm {
+
+/// Thrown when an argument is outside its allowed range. The message names the value, the place and the range.
+class invalid_argument : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+namespace detail {
+
+/// Throws `invalid_argument` with all parts written one after the other.
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  std::ostringstream message;
+  message << "lazyllm: ";
+  (message << ... << parts);
+  throw invalid_argument(message.str());
+}
+
+}  // namespace detail
+}  // namespace lazyllm
