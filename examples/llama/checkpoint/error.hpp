@@ -1,0 +1,24 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+namespace lazyllm::llama {
+
+/// Thrown when a checkpoint cannot be used: missing, damaged, hostile or of an unsupported kind.
+/// The message starts with the file and names the value found and what is allowed.
+class checkpoint_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws `checkpoint_error` with the message "place: text". `place` is the file the text is about.
+template <class... Args>
+[[noreturn]] void reject(std::string_view place, fmt::format_string<Args...> text, Args&&... args) {
+  throw checkpoint_error(fmt::format("{}: {}", place, fmt::format(text, std::forward<Args>(args)...)));
+}
+
+}  // namespace lazyllm::llama

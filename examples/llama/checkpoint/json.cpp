@@ -1,0 +1,58 @@
+#include "examples/llama/checkpoint/json.hpp"
+
+#include <set>
+#include <vector>
+
+#include "examples/llama/checkpoint/error.hpp"
+
+namespace lazyllm::llama {
+
+nlohmann::json parse_json(std::span<const std::byte> text, std::string_view place) {
+  using Json = nlohmann::json;
+  constexpr std::size_t max_depth = 16;
+  constexpr std::size_t max_values = 4'000'000;
+  if (text.size() > max_json_bytes)
+    reject(place, "the JSON text has {} bytes, allowed are {}", text.size(), max_json_bytes);
+
+  std::vector<std::set<std::string>> names;  // of the objects and arrays that are open; arrays have none
+  std::size_t values = 0;
+  const Json::parser_callback_t check = [&](int, Json::parse_event_t event, const Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (names.size() == max_depth) reject(place, "the JSON text is nested deeper than {}", max_depth);
+        names.emplace_back();
+        ++values;
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        names.pop_back();
+        break;
+      case Json::parse_event_t::key:
+        if (!names.back().insert(parsed.get_ref<const std::string&>()).second)
+          reject(place, "the name {} appears twice in one JSON object", shown(parsed));
+        break;
+      case Json::parse_event_t::value:
+        ++values;
+        break;
+    }
+    if (values > max_values) reject(place, "the JSON text has more than {} values", max_values);
+    return true;
+  };
+  try {
+    const auto* first = reinterpret_cast<const char*>(text.data());
+    return Json::parse(first, first + text.size(), check);
+  } catch (const Json::exception& error) {
+    // The parser quotes what it read last, which may be the whole text.
+    reject(place, "not valid JSON: {}", shown(std::string_view(error.what()).substr(0, 160)));
+  }
+}
+
+std::string shown(const nlohmann::json& value) {
+  constexpr std::size_t max_length = 160;
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (text.size() > max_length) text.replace(max_length, std::string::npos, "...");
+  return text;
+}
+
+}  // namespace lazyllm::llama

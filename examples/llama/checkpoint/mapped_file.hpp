@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace lazyllm::llama {
+
+/// A whole file mapped read-only into memory. Pages are read from disk when they are first touched.
+/// The file must not be shortened while it is mapped.
+class MappedFile {
+ public:
+  /// Throws `checkpoint_error` when `path` is missing, empty, unreadable or not a regular file.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  /// All bytes of the file; valid as long as this object lives.
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,244 @@
+#include "examples/llama/checkpoint/model_config.hpp"
+
+#include <limits>
+
+#include "examples/llama/checkpoint/error.hpp"
+#include "examples/llama/checkpoint/json.hpp"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::llama {
+namespace {
+
+using Json = nlohmann::json;
+
+/// The fields of one JSON object, read with range checks. A field that is null counts as absent unless said otherwise.
+class Fields {
+ public:
+  Fields(const Json& object, std::string_view place) : object_(object), place_(place) {
+    if (!object.is_object()) reject(place, "expected a JSON object, found {}", shown(object));
+  }
+
+  /// The field's value, null included; nullptr when it is missing.
+  const Json* find(std::string_view name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() ? nullptr : &*found;
+  }
+
+  bool has(std::string_view name) const {
+    const Json* value = find(name);
+    return value && !value->is_null();
+  }
+
+  const Json& required(std::string_view name) const {
+    if (!has(name)) reject(place_, "field \"{}\" is missing", name);
+    return *find(name);
+  }
+
+  Index integer(std::string_view name, Index least, Index most) const {
+    return integer(name, required(name), least, most);
+  }
+
+  Index integer(std::string_view name, const Json& value, Index least, Index most) const {
+    const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
+                                                 : value.is_number_integer() && value.get<std::int64_t>() <= most;
+    if (!fits || value.get<Index>() < least)
+      reject(place_, "field \"{}\" is {}, expected an integer from {} to {}", name, shown(value), least, most);
+    return value.get<Index>();
+  }
+
+  double number(std::string_view name, double least, double most) const {
+    const Json& value = required(name);
+    if (!value.is_number() || !(value.get<double>() >= least && value.get<double>() <= most))
+      reject(place_, "field \"{}\" is {}, expected a number from {} to {}", name, shown(value), least, most);
+    return value.get<double>();
+  }
+
+  double number_or(std::string_view name, double least, double most, double absent) const {
+    return has(name) ? number(name, least, most) : absent;
+  }
+
+  bool flag(std::string_view name) const {
+    if (!has(name)) return false;
+    const Json& value = *find(name);
+    if (!value.is_boolean()) reject(place_, "field \"{}\" is {}, expected true or false", name, shown(value));
+    return value.get<bool>();
+  }
+
+  std::string text_or(std::string_view name, std::string_view absent) const {
+    if (!has(name)) return std::string(absent);
+    const Json& value = *find(name);
+    if (!value.is_string()) reject(place_, "field \"{}\" is {}, expected a string", name, shown(value));
+    return value.get<std::string>();
+  }
+
+  [[noreturn]] void unsupported(std::string_view name, const Json& value, std::string_view supported) const {
+    reject(place_, "field \"{}\" is {}, supported: {}", name, shown(value), supported);
+  }
+
+  std::string_view place() const { return place_; }
+
+ private:
+  const Json& object_;
+  std::string_view place_;
+};
+
+enum class Family { llama, mistral, qwen2 };
+
+Family read_family(const Fields& fields, ModelConfig& config) {
+  constexpr std::string_view supported = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM";
+  const Json& list = fields.required("architectures");
+  if (!list.is_array() || list.size() != 1 || !list[0].is_string())
+    fields.unsupported("architectures", list, fmt::format("a list of one of {}", supported));
+  config.architecture = list[0].get<std::string>();
+  if (config.architecture == "LlamaForCausalLM") return Family::llama;
+  if (config.architecture == "MistralForCausalLM") return Family::mistral;
+  if (config.architecture == "Qwen2ForCausalLM") return Family::qwen2;
+  fields.unsupported("architectures", list, supported);
+}
+
+/// Refuses what would silently give other results.
+void check_supported(const Fields& fields, Family family) {
+  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu")
+    fields.unsupported("hidden_act", act, "\"silu\"");
+  if (family == Family::llama)
+    for (const char* name : {"attention_bias", "mlp_bias"})
+      if (fields.flag(name)) fields.unsupported(name, true, "false");
+  if (fields.has("quantization_config"))
+    fields.unsupported("quantization_config", *fields.find("quantization_config"),
+                       "weights that are not quantized (F32, F16, BF16)");
+}
+
+void read_shape(const Fields& fields, Family family, ModelConfig& config) {
+  using Limits = ModelLimits;
+  config.vocab = fields.integer("vocab_size", 1, Limits::vocab);
+  config.width = fields.integer("hidden_size", 1, Limits::width);
+  config.layers = fields.integer("num_hidden_layers", 1, Limits::layers);
+  config.ffn_width = fields.integer("intermediate_size", 1, Limits::ffn_width);
+  config.context = fields.integer("max_position_embeddings", 1, Limits::context);
+  config.heads = fields.integer("num_attention_heads", 1, Limits::heads);
+
+  // Null means "as many as heads" everywhere; only Llama's default for a missing field is the same.
+  if (fields.has("num_key_value_heads"))
+    config.kv_heads = fields.integer("num_key_value_heads", 1, Limits::heads);
+  else if (family == Family::llama || fields.find("num_key_value_heads"))
+    config.kv_heads = config.heads;
+  else
+    fields.required("num_key_value_heads");
+  if (config.heads % config.kv_heads != 0)
+    reject(fields.place(), "field \"num_attention_heads\" is {}, expected a multiple of \"num_key_value_heads\" ({})",
+           config.heads, config.kv_heads);
+
+  if (fields.has("head_dim")) {
+    config.head_width = fields.integer("head_dim", 2, Limits::head_width);
+  } else {
+    if (config.width % config.heads != 0)
+      reject(fields.place(), "field \"hidden_size\" is {}, expected a multiple of \"num_attention_heads\" ({})",
+             config.width, config.heads);
+    config.head_width = config.width / config.heads;
+  }
+  if (config.head_width % 2 != 0 || config.head_width > Limits::head_width)
+    reject(fields.place(), "the width of a head is {}, expected an even number up to {} (rotary positions use pairs)",
+           config.head_width, Limits::head_width);
+}
+
+void read_rope(const Fields& fields, ModelConfig& config) {
+  static const Json empty = Json::object();
+  const std::string_view name = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const Json& value = fields.has(name) ? *fields.find(name) : empty;
+  const std::string inner_place = fmt::format("{}, {}", fields.place(), name);
+  const Fields rope(value, inner_place);
+
+  constexpr double max_theta = 1e12;
+  config.rope_theta = (rope.has("rope_theta") ? rope : fields).number_or("rope_theta", 1, max_theta, config.rope_theta);
+  for (const Fields& place : {rope, fields})
+    if (place.number_or("partial_rotary_factor", 0, 1, 1) != 1)
+      place.unsupported("partial_rotary_factor", *place.find("partial_rotary_factor"), "1");
+
+  constexpr double max_factor = 1e6;
+  const std::string type_field = rope.has("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.text_or(type_field, "default");
+  if (type == "linear") {
+    config.rope_scaling = LinearRopeScaling{rope.number("factor", 1, max_factor)};
+  } else if (type == "llama3") {
+    const double low = rope.number("low_freq_factor", 1e-6, max_factor);
+    const double high = rope.number("high_freq_factor", 1e-6, max_factor);
+    if (low >= high)
+      reject(inner_place, "field \"high_freq_factor\" is {}, expected more than \"low_freq_factor\" ({})", high, low);
+    config.rope_scaling =
+        Llama3RopeScaling{.factor = rope.number("factor", 1, max_factor),
+                          .low_freq_factor = low,
+                          .high_freq_factor = high,
+                          .original_max_position_embeddings =
+                              rope.has("original_max_position_embeddings")
+                                  ? rope.integer("original_max_position_embeddings", 1, ModelLimits::context)
+                                  : config.context};
+  } else if (type != "default") {
+    rope.unsupported(type_field, type, "\"default\", \"linear\", \"llama3\"");
+  } else {
+    for (const auto& [key, nested] : value.items())
+      if (nested.is_object()) rope.unsupported(key, nested, "the same rotary parameters in all layers");
+  }
+}
+
+void read_sliding_window(const Fields& fields, Family family, ModelConfig& config) {
+  const bool used = family == Family::mistral || (family == Family::qwen2 && fields.flag("use_sliding_window"));
+  if (!used) return;
+  constexpr Index when_missing = 4096;  // transformers' default of both; null means none
+  if (!fields.find("sliding_window"))
+    config.sliding_window = when_missing;
+  else if (fields.has("sliding_window"))
+    config.sliding_window = fields.integer("sliding_window", 1, ModelLimits::context);
+}
+
+void read_special_tokens(const Fields& fields, Family family, ModelConfig& config) {
+  const auto id = [&](std::string_view name, const Json& value) {
+    return static_cast<std::int32_t>(fields.integer(name, value, 0, config.vocab - 1));
+  };
+  const bool has_defaults = family != Family::qwen2;
+  if (fields.has("bos_token_id"))
+    config.bos_id = id("bos_token_id", *fields.find("bos_token_id"));
+  else if (has_defaults && !fields.find("bos_token_id"))
+    config.bos_id = 1;
+
+  const Json* eos = fields.find("eos_token_id");
+  if (eos && eos->is_array()) {
+    constexpr std::size_t max_ends = 1000;
+    if (eos->size() > max_ends)
+      reject(fields.place(), "field \"eos_token_id\" has {} entries, allowed are {}", eos->size(), max_ends);
+    for (const Json& entry : *eos) config.eos_ids.push_back(id("eos_token_id", entry));
+  } else if (eos && !eos->is_null()) {
+    config.eos_ids = {id("eos_token_id", *eos)};
+  } else if (has_defaults && !eos) {
+    config.eos_ids = {2};
+  }
+}
+
+}  // namespace
+
+ModelConfig read_model_config(std::span<const std::byte> json_text, std::string_view place) {
+  const Json object = parse_json(json_text, place);
+  const Fields fields(object, place);
+  ModelConfig config;
+  const Family family = read_family(fields, config);
+  check_supported(fields, family);
+  read_shape(fields, family, config);
+  constexpr double least_epsilon = 1e-30;
+  config.norm_epsilon = fields.number_or("rms_norm_eps", least_epsilon, 1, config.norm_epsilon);
+  read_rope(fields, config);
+  config.tied_embeddings = fields.flag("tie_word_embeddings");
+  config.qkv_bias = family == Family::qwen2;
+  read_sliding_window(fields, family, config);
+  read_special_tokens(fields, family, config);
+  return config;
+}
+
+void check_length(const ModelConfig& config, Index tokens) {
+  if (tokens < 0 || tokens > config.context)
+    detail::fail("a sequence of ", tokens, " tokens, allowed are 0 to ", config.context, ", the model's context");
+  if (config.sliding_window && tokens > *config.sliding_window)
+    detail::fail("a sequence of ", tokens, " tokens is longer than the model's sliding window of ",
+                 *config.sliding_window, "; sliding windows are not supported, allowed are 0 to ",
+                 *config.sliding_window, " tokens");
+}
+
+}  // namespace lazyllm::llama

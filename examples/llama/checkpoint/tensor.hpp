@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lazyllm/core/positions.hpp"
+
+namespace lazyllm::llama {
+
+/// Element types that weights may have.
+enum class DType { f32, f16, bf16 };
+
+/// Bytes of one element.
+Index size_of(DType dtype);
+
+/// A view of one weight, row-major, inside a mapped file. Valid as long as its checkpoint, or a copy of it, lives.
+/// `data` need not be aligned to the element type.
+struct Tensor {
+  DType dtype = DType::f32;
+  std::vector<Index> shape;
+  const std::byte* data = nullptr;
+
+  /// Product of `shape`.
+  Index elements() const;
+};
+
+/// Converts the elements `first`, `first + 1`, ... of `tensor`, counted row-major, into all of `out`.
+/// Throws `lazyllm::invalid_argument` when the tensor has fewer.
+void to_float(const Tensor& tensor, Index first, std::span<float> out);
+
+/// A tensor as a file describes it, of any element type; its shape fits its bytes.
+struct StoredTensor {
+  std::string dtype;  ///< The name that safetensors uses, "F32" for example.
+  std::vector<Index> shape;
+  std::span<const std::byte> data;
+};
+
+/// Tensors of a file by name.
+using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
+
+}  // namespace lazyllm::llama
