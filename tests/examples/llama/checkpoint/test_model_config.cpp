@@ -1,0 +1,201 @@
+#include <limits>
+
+#include "examples/llama/checkpoint/error.hpp"
+#include "examples/llama/checkpoint/model_config.hpp"
+#include "lazyllm/error.hpp"
+#include "support.hpp"
+
+namespace lazyllm::llama {
+namespace {
+
+using namespace testing;
+using Json = nlohmann::json;
+
+ModelConfig read(const Json& config) { return read_model_config(bytes_of(config.dump()), "config.json"); }
+
+/// llama_json with `changes`, without the fields `missing`.
+Json without(std::initializer_list<const char*> missing, const Json& changes = Json::object()) {
+  Json config = llama_json(changes);
+  for (const char* name : missing) config.erase(name);
+  return config;
+}
+
+void rejects(const Json& config, std::initializer_list<std::string_view> parts) {
+  CAPTURE(config.dump());
+  check_rejected<checkpoint_error>([&] { read(config); }, parts);
+  check_rejected<checkpoint_error>([&] { read(config); }, {"config.json"});
+}
+
+const Json mistral = {{"architectures", {"MistralForCausalLM"}}};
+const Json qwen = {{"architectures", {"Qwen2ForCausalLM"}}};
+
+Json operator+(Json left, const Json& right) {
+  left.update(right);
+  return left;
+}
+
+TEST_CASE("Llama 2: every field arrives") {
+  const ModelConfig config = read(llama_json());
+  CHECK(config.architecture == "LlamaForCausalLM");
+  CHECK(config.vocab == 96);
+  CHECK(config.width == 32);
+  CHECK(config.layers == 3);
+  CHECK(config.heads == 4);
+  CHECK(config.kv_heads == 2);
+  CHECK(config.head_width == 8);
+  CHECK(config.ffn_width == 48);
+  CHECK(config.context == 128);
+  CHECK(config.norm_epsilon == 1e-5);
+  CHECK(config.rope_theta == 10000);
+  CHECK(config.rope_scaling == RopeScaling(NoRopeScaling{}));
+  CHECK_FALSE(config.rope_interleaved);
+  CHECK_FALSE(config.tied_embeddings);
+  CHECK_FALSE(config.qkv_bias);
+  CHECK_FALSE(config.sliding_window.has_value());
+  CHECK(config.bos_id == 1);
+  CHECK(config.eos_ids == std::vector<std::int32_t>{2});
+}
+
+TEST_CASE("fields that may be missing or null take transformers' defaults") {
+  CHECK(read(without({"num_key_value_heads"})).kv_heads == 4);
+  CHECK(read(llama_json({{"num_key_value_heads", nullptr}})).kv_heads == 4);
+  CHECK(read(llama_json(mistral + Json{{"num_key_value_heads", nullptr}})).kv_heads == 4);
+  rejects(without({"num_key_value_heads"}, mistral), {"\"num_key_value_heads\" is missing"});
+  rejects(without({"num_key_value_heads"}, qwen), {"\"num_key_value_heads\" is missing"});
+  CHECK(read(without({"rms_norm_eps", "hidden_act", "tie_word_embeddings"})).norm_epsilon == 1e-6);
+  CHECK(read(llama_json({{"head_dim", 16}})).head_width == 16);
+  CHECK(read(llama_json({{"head_dim", nullptr}})).head_width == 8);
+  CHECK(read(llama_json({{"tie_word_embeddings", true}})).tied_embeddings);
+}
+
+TEST_CASE("special tokens: one, several, none, defaults") {
+  CHECK(read(llama_json({{"eos_token_id", {90, 91, 95}}})).eos_ids == std::vector<std::int32_t>{90, 91, 95});
+  const ModelConfig none = read(llama_json({{"bos_token_id", nullptr}, {"eos_token_id", nullptr}}));
+  CHECK_FALSE(none.bos_id.has_value());
+  CHECK(none.eos_ids.empty());
+  const ModelConfig missing = read(without({"bos_token_id", "eos_token_id"}));
+  CHECK(missing.bos_id == 1);
+  CHECK(missing.eos_ids == std::vector<std::int32_t>{2});
+  const ModelConfig qwen_missing = read(without({"bos_token_id", "eos_token_id"}, qwen));
+  CHECK_FALSE(qwen_missing.bos_id.has_value());
+  CHECK(qwen_missing.eos_ids.empty());
+  rejects(llama_json({{"bos_token_id", 96}}), {"\"bos_token_id\" is 96", "0 to 95"});
+  rejects(llama_json({{"eos_token_id", {2, -1}}}), {"\"eos_token_id\" is -1"});
+  rejects(llama_json({{"eos_token_id", "2"}}), {"\"eos_token_id\" is \"2\""});
+  rejects(llama_json({{"eos_token_id", std::vector<int>(1001, 2)}}), {"\"eos_token_id\" has 1001"});
+}
+
+TEST_CASE("rotary positions: transformers 4 and 5 say the same") {
+  const Json llama3 = {{"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64},
+                       {"rope_type", "llama3"}};
+  const RopeScaling expected = Llama3RopeScaling{8, 1, 4, 64};
+  const ModelConfig old_form = read(llama_json({{"rope_theta", 500000.0}, {"rope_scaling", llama3}}));
+  CHECK(old_form.rope_theta == 500000);
+  CHECK(old_form.rope_scaling == expected);
+  const ModelConfig new_form = read(llama_json({{"rope_parameters", llama3 + Json{{"rope_theta", 500000}}}}));
+  CHECK(new_form.rope_theta == 500000);
+  CHECK(new_form.rope_scaling == expected);
+
+  for (const char* type : {"type", "rope_type"})
+    CHECK(read(llama_json({{"rope_scaling", {{type, "linear"}, {"factor", 4}}}})).rope_scaling ==
+          RopeScaling(LinearRopeScaling{4}));
+  const ModelConfig plain = read(llama_json({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}}));
+  CHECK(plain.rope_theta == 1e6);
+  CHECK(plain.rope_scaling == RopeScaling(NoRopeScaling{}));
+  CHECK(read(llama_json({{"rope_scaling", nullptr}})).rope_scaling == RopeScaling(NoRopeScaling{}));
+
+  Json without_original = llama3;
+  without_original.erase("original_max_position_embeddings");
+  CHECK(read(llama_json({{"rope_scaling", without_original}})).rope_scaling ==
+        RopeScaling(Llama3RopeScaling{8, 1, 4, 128}));
+}
+
+TEST_CASE("rotary positions that are not supported or make no sense are refused") {
+  for (const char* type : {"yarn", "dynamic", "longrope", "mrope"})
+    for (const char* place : {"rope_scaling", "rope_parameters"})
+      rejects(llama_json({{place, {{"rope_type", type}, {"factor", 2.0}}}}),
+              {place, "\"rope_type\" is", type, "\"default\", \"linear\", \"llama3\""});
+  rejects(llama_json({{"rope_scaling", {{"type", "linear"}}}}), {"rope_scaling", "\"factor\" is missing"});
+  rejects(llama_json({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}), {"\"factor\" is 0.5", "1 to"});
+  rejects(llama_json({{"rope_scaling", "linear"}}), {"rope_scaling", "expected a JSON object"});
+  rejects(llama_json({{"rope_scaling",
+                       {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}}}),
+          {"\"high_freq_factor\" is 4", "more than"});
+  rejects(llama_json({{"rope_theta", 0}}), {"\"rope_theta\" is 0"});
+  rejects(llama_json({{"rope_theta", "big"}}), {"\"rope_theta\" is \"big\""});
+  rejects(llama_json({{"partial_rotary_factor", 0.5}}), {"\"partial_rotary_factor\" is 0.5", "supported: 1"});
+  rejects(llama_json({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
+          {"\"full_attention\"", "all layers"});
+}
+
+TEST_CASE("sliding windows: Mistral's always, Qwen2's only when it is switched on") {
+  CHECK(read(llama_json(mistral + Json{{"sliding_window", 32}})).sliding_window == 32);
+  CHECK_FALSE(read(llama_json(mistral + Json{{"sliding_window", nullptr}})).sliding_window.has_value());
+  CHECK(read(llama_json(mistral)).sliding_window == 4096);
+  CHECK_FALSE(read(llama_json(qwen + Json{{"sliding_window", 32}})).sliding_window.has_value());
+  CHECK_FALSE(read(llama_json(qwen + Json{{"sliding_window", 32}, {"use_sliding_window", false}})).sliding_window);
+  CHECK(read(llama_json(qwen + Json{{"sliding_window", 32}, {"use_sliding_window", true}})).sliding_window == 32);
+  CHECK_FALSE(read(llama_json({{"sliding_window", 32}})).sliding_window.has_value());
+  rejects(llama_json(mistral + Json{{"sliding_window", 0}}), {"\"sliding_window\" is 0"});
+  rejects(llama_json(qwen + Json{{"use_sliding_window", "no"}}), {"\"use_sliding_window\" is \"no\""});
+}
+
+TEST_CASE("a sequence may be as long as the window and the context, no longer") {
+  const ModelConfig plain = read(llama_json());
+  CHECK_NOTHROW(check_length(plain, 0));
+  CHECK_NOTHROW(check_length(plain, 128));
+  check_rejected<invalid_argument>([&] { check_length(plain, 129); }, {"129", "0 to 128", "context"});
+  check_rejected<invalid_argument>([&] { check_length(plain, -1); }, {"-1"});
+  const ModelConfig windowed = read(llama_json(mistral + Json{{"sliding_window", 32}}));
+  CHECK_NOTHROW(check_length(windowed, 32));
+  check_rejected<invalid_argument>([&] { check_length(windowed, 33); }, {"33", "sliding window of 32"});
+}
+
+TEST_CASE("Qwen2 has biases on queries, keys and values; the others may not ask for any") {
+  CHECK(read(llama_json(qwen)).qkv_bias);
+  CHECK_FALSE(read(llama_json(mistral)).qkv_bias);
+  rejects(llama_json({{"attention_bias", true}}), {"\"attention_bias\" is true", "supported: false"});
+  rejects(llama_json({{"mlp_bias", true}}), {"\"mlp_bias\" is true"});
+}
+
+TEST_CASE("models of other kinds are refused by name") {
+  rejects(llama_json({{"architectures", {"GemmaForCausalLM"}}}), {"\"architectures\"", "Gemma", "Qwen2ForCausalLM"});
+  rejects(llama_json({{"architectures", Json::array()}}), {"\"architectures\" is []"});
+  rejects(llama_json({{"architectures", "LlamaForCausalLM"}}), {"\"architectures\"", "a list of one"});
+  rejects(without({"architectures"}), {"\"architectures\" is missing"});
+  rejects(llama_json({{"hidden_act", "gelu"}}), {"\"hidden_act\" is \"gelu\"", "\"silu\""});
+  rejects(llama_json({{"quantization_config", {{"quant_method", "gptq"}}}}), {"quantization_config", "gptq"});
+  rejects(Json::array(), {"expected a JSON object"});
+}
+
+TEST_CASE("every size is checked at both ends") {
+  struct Field {
+    const char* name;
+    Index most;
+  };
+  for (const auto& [name, most] :
+       {Field{"vocab_size", ModelLimits::vocab}, Field{"hidden_size", ModelLimits::width},
+        Field{"num_hidden_layers", ModelLimits::layers}, Field{"num_attention_heads", ModelLimits::heads},
+        Field{"num_key_value_heads", ModelLimits::heads}, Field{"head_dim", ModelLimits::head_width},
+        Field{"intermediate_size", ModelLimits::ffn_width}, Field{"max_position_embeddings", ModelLimits::context}}) {
+    const std::string quoted = '"' + std::string(name) + '"';
+    for (const Json& value : {Json(0), Json(-1), Json(most + 1), Json(32.0), Json("32"), Json(true),
+                              Json(std::numeric_limits<std::uint64_t>::max()), Json(std::numeric_limits<Index>::min())})
+      rejects(llama_json({{name, value}}), {quoted, value.dump(), std::to_string(most)});
+  }
+  for (const char* name : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                           "max_position_embeddings"})
+    rejects(without({name}), {'"' + std::string(name) + "\" is missing"});
+  rejects(llama_json({{"num_key_value_heads", 3}}), {"\"num_attention_heads\" is 4", "(3)"});
+  rejects(llama_json({{"hidden_size", 30}}), {"\"hidden_size\" is 30", "multiple"});
+  rejects(llama_json({{"hidden_size", 12}}), {"width of a head is 3", "even"});
+  rejects(llama_json({{"hidden_size", 131072}, {"num_attention_heads", 2}}), {"width of a head is 65536", "4096"});
+  rejects(llama_json({{"rms_norm_eps", 0}}), {"\"rms_norm_eps\" is 0"});
+  rejects(llama_json({{"rms_norm_eps", -1e-5}}), {"\"rms_norm_eps\""});
+}
+
+}  // namespace
+}  // namespace lazyllm::llama
