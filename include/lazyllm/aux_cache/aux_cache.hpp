@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/aux_cache/storage.hpp"
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/core/rows.hpp"
+
+namespace lazyllm {
+
+/// The parked hidden states of one sequence's pruned tokens (the paper's Aux Cache): at most one row per token, the one
+/// that the token goes on from when it is revived.
+template <class Storage>
+class AuxCache {
+ public:
+  using context_type = typename Storage::context_type;
+  using value_type = typename Storage::value_type;
+
+  explicit AuxCache(Storage storage) : storage_(std::move(storage)) {}
+  AuxCache(AuxCache&& other) noexcept
+      : storage_(other.storage_.make_empty()), row_of_(std::move(other.row_of_)), parked_(other.parked_) {
+    std::swap(storage_, other.storage_);
+    other.row_of_.clear();
+    other.parked_ = 0;
+  }
+  AuxCache& operator=(AuxCache&& other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(row_of_, other.row_of_);
+    std::swap(parked_, other.parked_);
+    return *this;
+  }
+  ~AuxCache() { truncate(0); }
+
+  /// Makes room for `tokens` tokens, so that parking them allocates nothing.
+  void reserve(context_type& context, Index tokens) {
+    storage_.reserve(context, tokens);
+    row_of_.reserve(static_cast<std::size_t>(tokens));
+    scratch_.reserve(static_cast<std::size_t>(tokens));
+  }
+
+  /// Copies row `from[i]` of `hidden` into the cache as the row of `tokens[i]`, which must have none.
+  void park(context_type& context, Rows<const value_type> hidden, std::span<const Index> from, Positions tokens) {
+    scratch_.clear();
+    for (const Position token : tokens) {
+      if (token >= std::ssize(row_of_)) row_of_.resize(static_cast<std::size_t>(token) + 1, none);
+      row_of_[static_cast<std::size_t>(token)] = storage_.acquire(context, token);
+      ++parked_;
+      scratch_.push_back(row_of_[static_cast<std::size_t>(token)]);
+    }
+    copy_rows(context, hidden, from, storage_.rows(), std::span<const Index>(scratch_));
+  }
+
+  /// Copies the row of `tokens[i]` to row `to[i]` of `hidden` and forgets it. Every token must have a row.
+  void revive(context_type& context, Positions tokens, Rows<value_type> hidden, std::span<const Index> to) {
+    scratch_.clear();
+    for (const Position token : tokens) scratch_.push_back(row_of_[static_cast<std::size_t>(token)]);
+    copy_rows(context, Rows<const value_type>(storage_.rows()), std::span<const Index>(scratch_), hidden, to);
+    for (const Position token : tokens) release(token);
+  }
+
+  /// Whether `token` has a parked row.
+  bool holds(Position token) const {
+    return token < std::ssize(row_of_) && row_of_[static_cast<std::size_t>(token)] != none;
+  }
+
+  /// Forgets the rows of all tokens from position `tokens` on.
+  void truncate(Index tokens) {
+    for (Index token = tokens; token < std::ssize(row_of_); ++token) {
+      if (holds(static_cast<Position>(token))) release(static_cast<Position>(token));
+    }
+    if (tokens < std::ssize(row_of_)) row_of_.resize(static_cast<std::size_t>(tokens));
+  }
+
+  /// A copy with rows of its own.
+  AuxCache fork(context_type& context) const {
+    AuxCache copy(storage_.make_empty());
+    std::vector<Index> from;
+    std::vector<Index> to;
+    copy.row_of_.assign(row_of_.size(), none);
+    for (std::size_t token = 0; token < row_of_.size(); ++token) {
+      if (row_of_[token] == none) continue;
+      from.push_back(row_of_[token]);
+      copy.row_of_[token] = copy.storage_.acquire(context, static_cast<Position>(token));
+      to.push_back(copy.row_of_[token]);
+    }
+    copy.parked_ = parked_;
+    copy_rows(context, Rows<const value_type>(storage_.rows()), std::span<const Index>(from), copy.storage_.rows(),
+              std::span<const Index>(to));
+    return copy;
+  }
+
+  Index parked_rows() const { return parked_; }
+  Index parked_bytes() const { return parked_ * storage_.width() * static_cast<Index>(sizeof(value_type)); }
+  Index width() const { return storage_.width(); }
+
+ private:
+  static constexpr Index none = -1;
+
+  void release(Position token) {
+    Index& row = row_of_[static_cast<std::size_t>(token)];
+    storage_.release(row);
+    row = none;
+    --parked_;
+  }
+
+  Storage storage_;
+  std::vector<Index> row_of_;  // by position
+  std::vector<Index> scratch_;
+  Index parked_ = 0;
+};
+
+}  // namespace lazyllm

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/core/rows.hpp"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm {
+
+/// Storage of an Aux Cache in which row p belongs to position p: no bookkeeping, and room for every token up to the
+/// highest position ever parked. Owned by one sequence.
+template <class Context, class T>
+class DenseStorage {
+ public:
+  using context_type = Context;
+  using value_type = T;
+
+  /// Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
+  explicit DenseStorage(Index width) : width_(width) {
+    if (width < 1) detail::fail("DenseStorage: width ", width, " is out of range, at least 1");
+  }
+
+  /// Makes room for the positions below `tokens`.
+  void reserve(Context& context, Index tokens) { buffer_.reserve(context, tokens, width_); }
+
+  /// The row for `position`; rows taken before keep their number and content.
+  Index acquire(Context& context, Position position) {
+    reserve(context, position + Index{1});
+    return position;
+  }
+
+  void release(Index) {}
+
+  /// A storage of the same kind for a forked sequence.
+  DenseStorage make_empty() const { return DenseStorage(width_); }
+
+  Rows<T> rows() const { return buffer_.rows(); }
+  Index width() const { return width_; }
+
+ private:
+  typename Context::template Buffer<T> buffer_;
+  Index width_;
+};
+
+/// Rows that many sequences share, with a free list. Must be used by one thread at a time.
+template <class Context, class T>
+class RowPool {
+ public:
+  /// Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
+  explicit RowPool(Index width) : width_(width) {
+    if (width < 1) detail::fail("RowPool: width ", width, " is out of range, at least 1");
+  }
+
+  /// Makes room for `rows` rows in all.
+  void reserve(Context& context, Index rows) {
+    const Index old_rows = buffer_.rows().rows;
+    buffer_.reserve(context, rows, width_);
+    const Index new_rows = buffer_.rows().rows;
+    free_.reserve(static_cast<std::size_t>(new_rows));
+    for (Index row = new_rows; row-- > old_rows;) free_.push_back(row);
+  }
+
+  /// A free row; the pool grows when there is none.
+  Index acquire(Context& context) {
+    if (free_.empty()) reserve(context, std::max<Index>(16, buffer_.rows().rows + 1));
+    const Index row = free_.back();
+    free_.pop_back();
+    return row;
+  }
+
+  void release(Index row) { free_.push_back(row); }
+
+  Rows<T> rows() const { return buffer_.rows(); }
+  Index width() const { return width_; }
+  Index rows_in_use() const { return rows().rows - std::ssize(free_); }
+
+ private:
+  typename Context::template Buffer<T> buffer_;
+  std::vector<Index> free_;
+  Index width_;
+};
+
+/// Storage of an Aux Cache in rows of a pool: memory only for the rows that are parked now, whichever sequence they
+/// belong to.
+template <class Context, class T>
+class PooledStorage {
+ public:
+  using context_type = Context;
+  using value_type = T;
+  using Pool = RowPool<Context, T>;
+
+  /// Rows of a pool that other sequences use too.
+  explicit PooledStorage(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+
+  /// Rows of a pool of its own. Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
+  explicit PooledStorage(Index width) : pool_(std::make_shared<Pool>(width)) {}
+
+  void reserve(Context& context, Index tokens) { pool_->reserve(context, tokens); }
+  Index acquire(Context& context, Position) { return pool_->acquire(context); }
+  void release(Index row) { pool_->release(row); }
+  PooledStorage make_empty() const { return PooledStorage(pool_); }
+  Rows<T> rows() const { return pool_->rows(); }
+  Index width() const { return pool_->width(); }
+
+ private:
+  std::shared_ptr<Pool> pool_;
+};
+
+}  // namespace lazyllm

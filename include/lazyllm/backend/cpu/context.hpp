@@ -1,0 +1,77 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/core/rows.hpp"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::cpu {
+
+/// Execution context of the CPU backend: how many threads its row operations use, and their scratch memory. One context
+/// serves one thread of the caller at a time. Every operation has finished when its call returns, and gives the same
+/// bits for any number of threads.
+class Context {
+ public:
+  /// Throws `invalid_argument` unless `threads` is at least 1. Without OpenMP one thread is used.
+  explicit Context(int threads = 1) : threads_(threads) {
+    if (threads < 1) detail::fail("cpu::Context: threads ", threads, " is out of range, at least 1");
+  }
+
+  int threads() const { return threads_; }
+
+  /// Growable matrix in host memory; growing keeps the rows. New rows are uninitialised.
+  template <class T>
+  class Buffer {
+   public:
+    using value_type = T;
+
+    /// Makes room for `rows` rows of `width` elements, at least doubling what is there when it must grow. The width may
+    /// only change while the buffer is empty.
+    void reserve(Context&, Index rows, Index width) {
+      if (rows <= rows_) return;
+      const Index grown = rows_ == 0 ? rows : std::max(rows, 2 * rows_);
+      auto data = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(grown * width));
+      std::copy_n(data_.get(), rows_ * width, data.get());
+      data_ = std::move(data);
+      rows_ = grown;
+      width_ = width;
+    }
+
+    /// All rows that there is room for.
+    Rows<T> rows() const { return {data_.get(), rows_, width_}; }
+
+   private:
+    std::unique_ptr<T[]> data_;
+    Index rows_ = 0;
+    Index width_ = 0;
+  };
+
+  /// `count` floats of scratch memory, aligned for Eigen, valid until the next call.
+  std::span<float> scratch(Index count) {
+    if (count > scratch_.size()) scratch_.resize(std::max(count, 2 * scratch_.size()));
+    return {scratch_.data(), static_cast<std::size_t>(count)};
+  }
+
+  /// Runs `body(first, last)` over [0, count) in chunks of `grain`, in parallel. The chunks do not depend on the number
+  /// of threads. `body` must not throw.
+  template <class Body>
+  void for_chunks(Index count, Index grain, const Body& body) {
+    const Index chunks = (count + grain - 1) / grain;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads_) schedule(static) if (threads_ > 1 && chunks > 1)
+#endif
+    for (Index chunk = 0; chunk < chunks; ++chunk) {
+      body(chunk * grain, std::min(count, (chunk + 1) * grain));
+    }
+  }
+
+ private:
+  int threads_;
+  Eigen::ArrayXf scratch_;
+};
+
+}  // namespace lazyllm::cpu

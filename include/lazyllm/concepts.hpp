@@ -1,0 +1,91 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/core/rows.hpp"
+#include "lazyllm/importance/queries.hpp"
+#include "lazyllm/policy/selection.hpp"
+
+/// \file
+/// What an engine supplies, on one page. Types are matched by their members: nothing is inherited.
+
+namespace lazyllm {
+
+/// Where the keys of one sequence lie in one layer: trivially copyable, so that it can be handed to a device kernel.
+/// `ContiguousKeys` and `PagedKeys` are two.
+template <class K>
+concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Position position, Index head) {
+  typename K::value_type;
+  { view.key(position, head) } -> std::same_as<const typename K::value_type*>;
+  { view.heads } -> std::convertible_to<Index>;
+};
+
+/// Required: the engine's attention block of one layer. `attend` reads `hidden` `[plan.rows() x width]`, computes Q, K
+/// and V with RoPE at `plan.positions()`, writes K/V of these positions, attends over `plan.keys()` under the mask, and
+/// adds the projected result to `hidden` in place. It must not read K/V of positions outside `plan.keys()`: that is
+/// uninitialised memory. Where `plan.last_rows_only()`, only the last row of each sequence needs its attention and
+/// result.
+template <class A, class Context, class T>
+concept Attention = requires(A& block, Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  block.attend(context, plan, hidden);
+};
+
+/// Required unless the engine's block is fused: norm, MLP and residual of one layer, row by row and in place, on
+/// `hidden` `[any x width]`. Given apart from the attention, it is not run for pruned rows until they are revived.
+template <class F, class Context, class T>
+concept FeedForward = requires(F& block, Context& context, Rows<T> hidden) {
+  block.feed_forward(context, hidden);
+};
+
+/// One of two ways to have scores: the block keeps its Q of the last `attend` and can name its keys; the library
+/// computes the scores from them.
+template <class A>
+concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index sequence) {
+  typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type;
+  requires std::same_as<std::remove_cvref_t<decltype(block.queries(plan))>,
+                        QueryRows<typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type>>;
+  { block.keys(plan, sequence) } -> KeyView;
+};
+
+/// The other way: the block computes the attention probabilities of the last row of a sequence itself, mean over the
+/// query heads, into `scores` `[keys of the sequence]`, in the memory of the backend.
+template <class A, class Context>
+concept ExposesScores = requires(A& block, Context& context, const LayerPlan& plan, Index sequence,
+                                 std::span<float> out) {
+  block.last_token_scores(context, plan, sequence, out);
+};
+
+/// Storage of an Aux Cache: numbered rows of one width. `DenseStorage` and `PooledStorage` are two.
+template <class S>
+concept AuxStorage = std::movable<S> &&
+    requires(S& storage, const S& constant, typename S::context_type& context, Position position, Index row) {
+  typename S::value_type;
+  storage.reserve(context, row);
+  { storage.acquire(context, position) } -> std::same_as<Index>;
+  storage.release(row);
+  { constant.make_empty() } -> std::same_as<S>;
+  { constant.rows() } -> std::same_as<Rows<typename S::value_type>>;
+  { constant.width() } -> std::same_as<Index>;
+};
+
+/// A backend: growable row buffers and the row operations of the step, found by argument-dependent lookup.
+template <class C>
+concept Backend = requires(C& context, Rows<const float> source, Rows<float> target, std::span<const Index> indices,
+                           const Selection& selection, Positions positions, std::span<float> scores,
+                           std::vector<Index>& kept, typename C::template Buffer<float>& buffer) {
+  buffer.reserve(context, Index{}, Index{});
+  { buffer.rows() } -> std::same_as<Rows<float>>;
+  copy_rows(context, source, indices, target, indices);
+  accumulate_scores(context, scores, scores, bool{});
+  gather_scores(context, scores, indices, scores);
+  pool_scores(context, Index{}, scores);
+  random_scores(context, std::uint64_t{}, positions, scores);
+  { select(context, selection, Index{}, positions, scores, kept) } -> std::same_as<Index>;
+};
+
+}  // namespace lazyllm

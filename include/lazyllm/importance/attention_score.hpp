@@ -1,0 +1,76 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "lazyllm/concepts.hpp"
+#include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm {
+
+/// How the importance of a token comes from attention probabilities. The default is the paper's eq. 1: the probability
+/// from the last token, mean over the query heads. The options are applied in the order in which they are declared.
+struct AttentionScore {
+  /// Score by the last `last_queries` positions of the sequence instead of the last one alone; of these, the tokens
+  /// take part that the step brought and that are still active. In a decode step that is the last token.
+  Index last_queries = 1;
+  Reduce reduce = Reduce::mean;
+  /// Add up the scores of all layers that have run in this step (the running mean, but for a factor that no selection
+  /// depends on). Scores are then computed in every layer.
+  bool over_layers = false;
+  /// Give a token the highest score among the `pooling` active tokens around it; odd, 1 for none.
+  Index pooling = 1;
+
+  /// Throws `invalid_argument` for an option out of range.
+  void check() const {
+    if (last_queries < 1) detail::fail("AttentionScore: last_queries ", last_queries, " is out of range, at least 1");
+    if (pooling < 1 || pooling % 2 == 0) {
+      detail::fail("AttentionScore: pooling ", pooling, " is out of range: odd and at least 1");
+    }
+  }
+
+  /// Writes the scores of sequence `s` in the layer that `block` has just run into `scores` `[keys]`, before options
+  /// that look beyond the layer. Throws `invalid_argument` if the block scores by itself and `last_queries` is not 1.
+  template <class Context, class Block>
+  void operator()(Context& context, Block& block, const LayerPlan& plan, Index s, Index new_tokens,
+                  std::span<float> scores) const {
+    constexpr bool by_block = ExposesScores<Block, Context>;
+    constexpr bool by_library = ExposesQueriesAndKeys<Block>;
+    static_assert(
+        by_block || by_library,
+        "lazyllm: to be scored, the attention block needs either `last_token_scores(context, plan, sequence, "
+        "scores)` or both `queries(plan)`, which returns a QueryRows, and `keys(plan, sequence)`, which returns "
+        "a KeyView");
+    if constexpr (by_block) {
+      if (last_queries == 1) {
+        block.last_token_scores(context, plan, s, scores);
+        return;
+      }
+    }
+    if constexpr (by_library) {
+      const SequencePlan part = plan.sequence(s);
+      const Index first_position = part.tokens - std::min(last_queries, new_tokens);
+      const auto first = std::lower_bound(part.positions.begin(), part.positions.end(), first_position);
+      const Index row = first - part.positions.begin();
+      attention_scores(context, block.queries(plan), part.first_row + row,
+                       part.key_limits.subspan(static_cast<std::size_t>(row)), block.keys(plan, s), part.keys, reduce,
+                       scores);
+    } else if constexpr (by_block) {
+      detail::fail("AttentionScore: last_queries ", last_queries,
+                   " is out of range: 1 for an attention block that computes its own scores");
+    }
+  }
+};
+
+/// A number in [0, 1) that depends on the seed and the position only (the finaliser of splitmix64): the score of
+/// `RandomDrop`, the same on every backend.
+constexpr float random_score(std::uint64_t seed, Position position) {
+  std::uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(position) + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-24F;
+}
+
+}  // namespace lazyllm

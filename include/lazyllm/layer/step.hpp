@@ -1,0 +1,419 @@
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/core/sequence.hpp"
+#include "lazyllm/core/stats.hpp"
+#include "lazyllm/error.hpp"
+#include "lazyllm/policy/selection.hpp"
+
+namespace lazyllm {
+
+/// One forward pass of a batch of sequences: prefill, decode, a later turn or several new tokens are all the same step.
+/// Owns the running batch (hidden states and plan) and is used again for the next step; after the largest batch has
+/// been seen, or reserved, a step allocates nothing.
+///
+///     Rows<T> embeddings = step.begin(context, entries);  // fill these
+///     for (auto& layer : layers) layer.forward(context, step);
+///     Rows<T> last = step.end();                          // final norm and logits follow
+///
+/// When a layer throws, the step is aborted before the exception goes on.
+template <class Sequence, class Pruner>
+class Step {
+ public:
+  using context_type = typename Sequence::context_type;
+  using value_type = typename Sequence::value_type;
+
+  /// What one sequence contributes. Both objects are the caller's and must outlive the step.
+  struct Entry {
+    Sequence* sequence = nullptr;
+    const Pruner* pruner = nullptr;
+    Index new_tokens = 1;
+  };
+
+  Step() = default;
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  /// Makes room for steps of up to `sequences` sequences with `tokens` tokens in all, history included.
+  void reserve(context_type& context, Index sequences, Index tokens, Index layers, Index width) {
+    for (auto* plan : {&plan_, &next_plan_}) plan->reserve(sequences, tokens);
+    for (auto& hidden : hidden_) hidden.reserve(context, tokens, width);
+    for (auto* floats : {&scores_, &score_sums_, &next_score_sums_}) floats->reserve(context, tokens, 1);
+    for (auto* list : {&dropped_, &revived_}) list->reserve(size(tokens));
+    for (auto* list : {&kept_, &dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
+      list->reserve(size(tokens));
+    }
+    stats_.layers.reserve(size(layers));
+    members_.reserve(size(sequences));
+    extents_.reserve(size(sequences));
+  }
+
+  /// Starts a step and returns the rows `[new tokens of all entries x width]`, in the order of the entries, for the
+  /// caller to fill with embeddings. Throws `invalid_argument`, and changes nothing, if a step is running, there is no
+  /// entry, an entry has a null pointer or no new token, a sequence is in two entries or in another running step, the
+  /// sequences disagree on layers or width, or a sequence would become too long for `Position`.
+  Rows<value_type> begin(context_type& context, std::span<const Entry> entries) {
+    check(entries);
+    layers_ = entries.front().sequence->layers();
+    width_ = entries.front().sequence->aux().width();
+    layer_ = 0;
+    extents_.clear();
+    members_.clear();
+    for (const Entry& entry : entries) {
+      extents_.push_back({entry.sequence->length(), entry.new_tokens});
+      members_.push_back({.entry = entry, .selection = {}});
+    }
+    plan_.start(extents_);
+    rows_ = plan().rows();
+    current_ = 0;
+    hidden_[current_].reserve(context, rows_, width_);
+    stats_.layers.assign(size(layers_), {});
+    running_ = true;
+    guard([&] {
+      for (std::size_t s = 0; s < members_.size(); ++s) {
+        Sequence& sequence = *members_[s].entry.sequence;
+        if (sequence.in_step_) detail::fail("Step::begin: entry ", s, " names a sequence that is in a running step");
+        sequence.in_step_ = true;
+        sequence.depth_.resize(size(extents_[s].history + extents_[s].new_tokens), 0);
+      }
+    });
+    count_layer();
+    return hidden();
+  }
+
+  /// The plan of the layer to run now.
+  LayerPlan plan() const { return plan_.layer(layer_, layers_); }
+
+  /// The running batch: `[plan().rows() x width]` before a layer's attention, the rows that go on after it, and one row
+  /// per sequence at the end.
+  Rows<value_type> hidden() const { return hidden_[current_].rows().subrows(0, rows_); }
+
+  bool running() const { return running_; }
+
+  /// Finishes the step after its last layer and returns the last row of each sequence `[sequences x width]`, valid
+  /// until the next `begin`. Throws `invalid_argument` if layers are missing.
+  Rows<value_type> end() {
+    if (!running_ || layer_ != layers_) {
+      detail::fail("Step::end: ", running_ ? layer_ : 0, " layers have run, all ", layers_, " must");
+    }
+    stats_.aux_rows = 0;
+    stats_.aux_bytes = 0;
+    for (const Member& member : members_) {
+      Sequence& sequence = *member.entry.sequence;
+      sequence.in_step_ = false;
+      ++sequence.steps_;
+      stats_.aux_rows += sequence.aux().parked_rows();
+      stats_.aux_bytes += sequence.aux().parked_bytes();
+    }
+    running_ = false;
+    return hidden();
+  }
+
+  /// Gives up a running step. Each sequence goes back to its length before the step or, if tokens of its history had
+  /// been revived already, is cleared.
+  void abort() noexcept {
+    if (!running_) return;
+    running_ = false;
+    for (std::size_t s = 0; s < members_.size(); ++s) {
+      Sequence& sequence = *members_[s].entry.sequence;
+      if (!sequence.in_step_) continue;
+      sequence.in_step_ = false;
+      if (members_[s].revived) {
+        sequence.clear();
+      } else {
+        sequence.drop_from(extents_[s].history);
+      }
+    }
+  }
+
+  /// What the last step did, or the running one so far.
+  const StepStats& stats() const { return stats_; }
+
+  /// Runs `body` and aborts the step if it throws. For engines that drive `advance` themselves.
+  template <class Body>
+  void guard(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      abort();
+      throw;
+    }
+  }
+
+  /// Goes on to the next layer once `block.attend` has run for this one: scores, selects, parks the rows that were not
+  /// selected and merges those that were and had been parked here before. `LazyDecoderLayer` calls it between attention
+  /// and feed-forward, so that parked rows leave their feed-forward undone until they are revived.
+  template <class Block>
+  void advance(context_type& context, Block& block) {
+    const LayerPlan plan = this->plan();
+    const auto depth = static_cast<Depth>(layer_ + 1);
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      for (const Position row : plan.sequence(s).positions) sequence(s).depth_[size(row)] = depth;
+    }
+    if (plan.last_rows_only()) {
+      keep_last_rows(context, plan);
+      ++layer_;
+      return;
+    }
+    const bool changes = ask_policies(plan);
+    if (changes) next_plan_.clear();
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      if (members_[size(s)].entry.pruner->score().over_layers) accumulate(context, block, plan, s);
+      if (changes) {
+        select_keys(context, block, plan, s);
+        plan_next(context, plan, s);
+      }
+    }
+    if (changes) change_batch(context);
+    stats_.layers[size(layer_)].kept = std::ssize(plan_.layer(layer_, layers_).keys());
+    ++layer_;
+    count_layer();
+  }
+
+ private:
+  struct Member {
+    Entry entry;
+    Selection selection;
+    bool revived = false;         // whether tokens of its history have been revived in this step
+    std::size_t dropped_end = 0;  // ends of its parts of the lists below
+    std::size_t revived_end = 0;
+  };
+
+  template <class Number>
+  static constexpr std::size_t size(Number number) {
+    return static_cast<std::size_t>(number);
+  }
+
+  Sequence& sequence(Index s) const { return *members_[size(s)].entry.sequence; }
+
+  void check(std::span<const Entry> entries) const {
+    if (running_) detail::fail("Step::begin: a step is running; end or abort it first");
+    if (entries.empty()) detail::fail("Step::begin: no entries, at least 1 is needed");
+    for (std::size_t s = 0; s < entries.size(); ++s) {
+      const auto& [sequence, pruner, new_tokens] = entries[s];
+      if (sequence == nullptr || pruner == nullptr) detail::fail("Step::begin: entry ", s, " has a null pointer");
+      const Index longest = std::numeric_limits<Position>::max() - sequence->length();
+      if (new_tokens < 1 || new_tokens > longest) {
+        detail::fail("Step::begin: entry ", s, " has ", new_tokens, " new tokens, out of range 1 to ", longest);
+      }
+      const Sequence& first = *entries.front().sequence;
+      if (sequence->layers() != first.layers() || sequence->aux().width() != first.aux().width()) {
+        detail::fail("Step::begin: entry ", s, " has ", sequence->layers(), " layers of width ",
+                     sequence->aux().width(), ", entry 0 has ", first.layers(), " of width ", first.aux().width());
+      }
+    }
+  }
+
+  void count_layer() {
+    LayerStats& layer = stats_.layers[size(layer_)];
+    layer.active = layer.kept = std::ssize(plan().keys());
+    layer.computed = rows_;
+  }
+
+  /// Sets each member's selection; false if the next layer's rows and keys are the same as this layer's.
+  bool ask_policies(const LayerPlan& plan) {
+    bool changes = false;
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      Member& member = members_[size(s)];
+      const SequencePlan part = plan.sequence(s);
+      member.selection = member.entry.pruner->selection({.layers_run = layer_ + 1,
+                                                         .layers = layers_,
+                                                         .active = std::ssize(part.keys),
+                                                         .tokens = part.tokens,
+                                                         .new_tokens = member.entry.new_tokens,
+                                                         .steps = sequence(s).steps()});
+      changes |= member.selection.kind != Selection::Kind::all || sequence(s).parked_at_[size(layer_ + 1)] > 0;
+    }
+    return changes;
+  }
+
+  /// Computes the scores of this layer, `[keys]`, into `scores_`.
+  template <class Block>
+  std::span<float> score(context_type& context, Block& block, const LayerPlan& plan, Index s) {
+    const Entry& entry = members_[size(s)].entry;
+    const std::span<float> scores = floats(context, scores_, 0, plan.sequence(s).keys.size());
+    entry.pruner->score()(context, block, plan, s, entry.new_tokens, scores);
+    return scores;
+  }
+
+  /// Adds the scores of this layer to the sequence's sums.
+  template <class Block>
+  void accumulate(context_type& context, Block& block, const LayerPlan& plan, Index s) {
+    const std::span<float> scores = score(context, block, plan, s);
+    accumulate_scores(context, scores, sums(context, plan, s), layer_ == 0);
+  }
+
+  std::span<float> sums(context_type& context, const LayerPlan& plan, Index s) {
+    return floats(context, score_sums_, plan.key_indptr()[size(s)], plan.sequence(s).keys.size());
+  }
+
+  template <class Buffer>
+  static std::span<float> floats(context_type& context, Buffer& buffer, Index first, std::size_t count) {
+    buffer.reserve(context, first + static_cast<Index>(count), 1);
+    return {buffer.rows().row(first), count};
+  }
+
+  /// What the selection ranks by, `[keys]` in `scores_`.
+  template <class Block>
+  std::span<float> ranks(context_type& context, Block& block, const LayerPlan& plan, Index s) {
+    const Member& member = members_[size(s)];
+    const auto& scorer = member.entry.pruner->score();
+    const SequencePlan part = plan.sequence(s);
+    const std::span<float> scores = floats(context, scores_, 0, part.keys.size());
+    if (member.selection.random_seed) {
+      random_scores(context, *member.selection.random_seed, part.keys, scores);
+      return scores;
+    }
+    if (!scorer.over_layers) score(context, block, plan, s);  // else accumulate() has left the sums there
+    if (scorer.pooling > 1) pool_scores(context, scorer.pooling, scores);
+    return scores;
+  }
+
+  /// Fills `kept_` with the kept ones' indices into the sequence's keys.
+  template <class Block>
+  void select_keys(context_type& context, Block& block, const LayerPlan& plan, Index s) {
+    const Selection& selection = members_[size(s)].selection;
+    const SequencePlan part = plan.sequence(s);
+    kept_.clear();
+    if (selection.kind == Selection::Kind::count || selection.kind == Selection::Kind::mass) {
+      const Index bad = select(context, selection, part.tokens, part.keys, ranks(context, block, plan, s), kept_);
+      if (bad >= 0) {
+        detail::fail("the score of position ", part.keys[size(bad)], " of sequence ", s, " after layer ", layer_ + 1,
+                     " is not a finite number");
+      }
+      return;
+    }
+    for (std::size_t i = 0; i < part.keys.size(); ++i) {
+      const bool keep = selection.kind == Selection::Kind::all || !sequence(s).aux().holds(part.keys[i]);
+      if (keep) kept_.push_back(static_cast<Index>(i));
+    }
+  }
+
+  /// Appends the sequence to the next layer's plan: its keys are the kept ones, its rows those of them that have gone
+  /// exactly as deep as the next layer. These stand in the running batch or are parked.
+  void plan_next(context_type& context, const LayerPlan& plan, Index s) {
+    Member& member = members_[size(s)];
+    Sequence& sequence = *member.entry.sequence;
+    const SequencePlan part = plan.sequence(s);
+    const bool may_revive = sequence.parked_at_[size(layer_ + 1)] > 0;
+    if (s == 0) {
+      for (auto* list : {&dropped_, &revived_}) list->clear();
+      for (auto* list : {&dropped_rows_, &copied_rows_, &copied_targets_, &revived_targets_}) list->clear();
+    }
+    Index row = 0;
+    const auto drop_before = [&](Position key) {
+      for (; row < std::ssize(part.positions) && part.positions[size(row)] < key; ++row) {
+        dropped_.push_back(part.positions[size(row)]);
+        dropped_rows_.push_back(part.first_row + row);
+      }
+    };
+    for (const Index i : kept_) {
+      const Position key = part.keys[size(i)];
+      next_plan_.append_key(key);
+      drop_before(key);
+      const Index target = next_plan_.rows();
+      if (row < std::ssize(part.positions) && part.positions[size(row)] == key) {
+        copied_rows_.push_back(part.first_row + row++);
+        copied_targets_.push_back(target);
+        next_plan_.append_row(key);
+      } else if (may_revive && sequence.depth_[size(key)] == layer_ + 1) {
+        revived_.push_back(key);
+        revived_targets_.push_back(target);
+        next_plan_.append_row(key);
+      }
+    }
+    drop_before(std::numeric_limits<Position>::max());
+    member.dropped_end = dropped_.size();
+    member.revived_end = revived_.size();
+    if (member.entry.pruner->score().over_layers) {
+      const Index first = next_plan_.keys() - std::ssize(kept_);
+      gather_scores(context, sums(context, plan, s), kept_, floats(context, next_score_sums_, first, kept_.size()));
+    }
+    next_plan_.finish_sequence(part.tokens);
+  }
+
+  /// Makes the next layer's plan the current one, with the hidden states that it needs.
+  void change_batch(context_type& context) {
+    const Index next_rows = next_plan_.rows();
+    if (!dropped_.empty() || !revived_.empty()) {
+      auto& next_buffer = hidden_[1 - current_];
+      next_buffer.reserve(context, next_rows, width_);
+      const Rows<value_type> next = next_buffer.rows().subrows(0, next_rows);
+      copy_rows(context, Rows<const value_type>(hidden()), View(copied_rows_), next, View(copied_targets_));
+      std::size_t dropped = 0;
+      std::size_t revived = 0;
+      for (Member& member : members_) {
+        Sequence& sequence = *member.entry.sequence;
+        Index& parked = sequence.parked_at_[size(layer_ + 1)];
+        const std::size_t revive = member.revived_end - revived;
+        const std::size_t drop = member.dropped_end - dropped;
+        member.revived |= revive > 0;
+        sequence.aux_.revive(context, Positions(revived_).subspan(revived, revive), next,
+                             View(revived_targets_).subspan(revived, revive));
+        sequence.aux_.park(context, hidden(), View(dropped_rows_).subspan(dropped, drop),
+                           Positions(dropped_).subspan(dropped, drop));
+        parked += static_cast<Index>(drop) - static_cast<Index>(revive);
+        revived = member.revived_end;
+        dropped = member.dropped_end;
+      }
+      current_ = 1 - current_;
+      rows_ = next_rows;
+    }
+    stats_.layers[size(layer_ + 1)].revived = std::ssize(revived_);
+    plan_.swap(next_plan_);
+    std::swap(score_sums_, next_score_sums_);
+  }
+
+  /// After the last layer's attention only the last row of each sequence is of use.
+  void keep_last_rows(context_type& context, const LayerPlan& plan) {
+    if (rows_ == plan.sequences()) return;
+    copied_rows_.clear();
+    copied_targets_.clear();
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      copied_rows_.push_back(plan.row_indptr()[size(s + 1)] - 1);
+      copied_targets_.push_back(s);
+    }
+    auto& next_buffer = hidden_[1 - current_];
+    next_buffer.reserve(context, plan.sequences(), width_);
+    copy_rows(context, Rows<const value_type>(hidden()), View(copied_rows_), next_buffer.rows(), View(copied_targets_));
+    current_ = 1 - current_;
+    rows_ = plan.sequences();
+  }
+
+  using View = std::span<const Index>;
+  template <class T>
+  using Buffer = typename context_type::template Buffer<T>;
+
+  std::vector<Member> members_;
+  std::vector<PlanBuffers::Extent> extents_;
+  PlanBuffers plan_;
+  PlanBuffers next_plan_;
+  Buffer<value_type> hidden_[2];
+  Buffer<float> scores_;
+  Buffer<float> score_sums_;  // over the layers, one for each key of the plan
+  Buffer<float> next_score_sums_;
+  // The way from this layer's batch to the next one's, all sequences one after the other.
+  std::vector<Index> kept_;  // of one sequence only
+  std::vector<Position> dropped_;
+  std::vector<Index> dropped_rows_;
+  std::vector<Position> revived_;
+  std::vector<Index> revived_targets_;
+  std::vector<Index> copied_rows_;
+  std::vector<Index> copied_targets_;
+  StepStats stats_;
+  Index layers_ = 0;
+  Index width_ = 0;
+  Index layer_ = 0;  // layers that have run
+  Index rows_ = 0;
+  int current_ = 0;  // which of the two buffers is the running batch
+  bool running_ = false;
+};
+
+}  // namespace lazyllm

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "lazyllm/policy/selection.hpp"
+
+namespace lazyllm {
+
+/// Always keeps the first `count` positions: models that use early tokens as attention sinks break without them.
+template <SelectionPolicy Policy>
+struct ProtectFirst {
+  Policy policy;
+  Index count = 0;
+
+  Selection operator()(const PrunePoint& point) const {
+    Selection selection = policy(point);
+    selection.protect_first = std::max(selection.protect_first, count);
+    return selection;
+  }
+};
+
+/// Always keeps the last `count` positions of the sequence, for example the question at a prompt's end.
+template <SelectionPolicy Policy>
+struct ProtectLast {
+  Policy policy;
+  Index count = 0;
+
+  Selection operator()(const PrunePoint& point) const {
+    Selection selection = policy(point);
+    selection.protect_last = std::max(selection.protect_last, count);
+    return selection;
+  }
+};
+
+/// Always keeps the positions whose entry in `mask` is not 0. The mask is the caller's and must outlive the pruner;
+/// positions beyond its end are not protected. It takes the place of a mask further in.
+template <SelectionPolicy Policy>
+struct ProtectMask {
+  Policy policy;
+  std::span<const std::uint8_t> mask;
+
+  Selection operator()(const PrunePoint& point) const {
+    Selection selection = policy(point);
+    selection.protect_mask = mask;
+    return selection;
+  }
+};
+
+/// Prunes nothing while a sequence has fewer than `tokens` tokens.
+template <SelectionPolicy Policy>
+struct MinimumPrompt {
+  Policy policy;
+  Index tokens = 0;
+
+  Selection operator()(const PrunePoint& point) const { return point.tokens < tokens ? Selection{} : policy(point); }
+};
+
+/// Prunes in steps of several new tokens only. The first decode step revives everything, so that the first token comes
+/// early and the later ones come from all tokens.
+template <SelectionPolicy Policy>
+struct PrefillOnly {
+  Policy policy;
+
+  Selection operator()(const PrunePoint& point) const { return point.new_tokens > 1 ? policy(point) : Selection{}; }
+};
+
+}  // namespace lazyllm
