@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "examples/llama/tokenizer/loaders.hpp"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::llama {
+namespace {
+
+constexpr std::string_view white_space = " \t\r\n\f\v";
+constexpr std::string_view separators = " \t\r\n\f\v,";
+
+/// Decimal id of `text`, or nothing when it is not one in [0, vocabulary).
+std::optional<TokenId> parse_id(std::string_view text, Index vocabulary) {
+  TokenId id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || end != text.data() + text.size() || id < 0 || id >= vocabulary) return std::nullopt;
+  return id;
+}
+
+}  // namespace
+
+std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index vocabulary) {
+  if (vocabulary < 1) detail::fail("vocabulary of token ids is ", vocabulary, ", must be at least 1");
+  const std::string content = read_tokenizer_file(path);
+  const std::string_view text = content;
+  std::vector<TokenId> ids;
+  const auto add = [&](std::string_view value, std::string_view unit, std::size_t number) {
+    const auto id = parse_id(value, vocabulary);
+    if (!id) {
+      throw tokenizer_error(fmt::format("{}: {} {}: \"{}\" is not a token id in [0, {})", path.string(), unit, number,
+                                        value.substr(0, 40), vocabulary));
+    }
+    ids.push_back(*id);
+  };
+
+  const std::size_t first = text.find_first_not_of(white_space);
+  if (first != std::string_view::npos && text[first] == '[') {
+    try {
+      const auto entries = nlohmann::json::parse(text);
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        add(entries[i].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "entry", i);
+      }
+    } catch (const nlohmann::json::exception& error) {
+      throw tokenizer_error(fmt::format("{}: {}", path.string(), error.what()));
+    }
+    return ids;
+  }
+  std::size_t line = 1;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(separators, start), text.size());
+    if (end > start) add(text.substr(start, end - start), "line", line);
+    if (end < text.size() && text[end] == '\n') ++line;
+    start = end + 1;
+  }
+  return ids;
+}
+
+}  // namespace lazyllm::llama
