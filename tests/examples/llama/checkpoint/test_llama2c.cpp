@@ -96,18 +96,17 @@ TEST_CASE("numbers of a llama2.c header out of range are named") {
   };
   const std::int32_t least = std::numeric_limits<std::int32_t>::min();
   const std::int32_t most = std::numeric_limits<std::int32_t>::max();
-  for (const auto& [at, value, name] :
-       {Change{0, 0, "dim"}, Change{0, -8, "dim"}, Change{0, most, "dim"}, Change{0, 12, "dim"},
-        Change{1, 0, "hidden_dim"}, Change{1, most, "hidden_dim"}, Change{2, 0, "n_layers"},
-        Change{2, 1001, "n_layers"}, Change{3, 0, "n_heads"}, Change{3, most, "n_heads"}, Change{4, 0, "n_kv_heads"},
-        Change{4, 3, "n_kv_heads"}, Change{4, 5, "n_kv_heads"}, Change{5, 0, "vocab_size"},
-        Change{5, least, "vocab_size"}, Change{5, most, "vocab_size"}, Change{6, 0, "seq_len"},
-        Change{6, most, "seq_len"}}) {
-    CAPTURE(name);
-    CAPTURE(value);
+  for (const Change& change : {Change{0, 0, "dim"}, Change{0, -8, "dim"}, Change{0, most, "dim"}, Change{0, 12, "dim"},
+                               Change{1, 0, "hidden_dim"}, Change{1, most, "hidden_dim"}, Change{2, 0, "n_layers"},
+                               Change{2, 1001, "n_layers"}, Change{3, 0, "n_heads"}, Change{3, most, "n_heads"},
+                               Change{4, 0, "n_kv_heads"}, Change{4, 3, "n_kv_heads"}, Change{4, 5, "n_kv_heads"},
+                               Change{5, 0, "vocab_size"}, Change{5, least, "vocab_size"},
+                               Change{5, most, "vocab_size"}, Change{6, 0, "seq_len"}, Change{6, most, "seq_len"}}) {
+    CAPTURE(change.name);
+    CAPTURE(change.value);
     Header header = small;
-    header[at] = value;
-    rejects(raw(header) + std::string(64, '\0'), {name, "expected"});
+    header[change.at] = change.value;
+    rejects(raw(header) + std::string(64, '\0'), {change.name, "expected"});
   }
   Header largest = {1 << 17, 1 << 20, 1000, 32, 32, -(1 << 24), 1 << 30};
   rejects(raw(largest), {"truncated"});
