@@ -10,7 +10,7 @@ namespace lazyllm::llama {
 nlohmann::json parse_json(std::span<const std::byte> text, std::string_view place) {
   using Json = nlohmann::json;
   constexpr std::size_t max_depth = 16;
-  constexpr std::size_t max_values = 4'000'000;
+  constexpr std::size_t max_values = 1'000'000;
   if (text.size() > max_json_bytes)
     reject(place, "the JSON text has {} bytes, allowed are {}", text.size(), max_json_bytes);
 

@@ -12,7 +12,7 @@ namespace lazyllm::llama {
 inline constexpr std::size_t max_json_bytes = 100'000'000;
 
 /// Parses untrusted JSON. Throws `checkpoint_error`, naming `place`, for a text over `max_json_bytes`, bad syntax,
-/// nesting deeper than 16, more than 4 million values, and an object with two equal names.
+/// nesting deeper than 16, more than a million values, and an object with two equal names.
 nlohmann::json parse_json(std::span<const std::byte> text, std::string_view place);
 
 /// `value` as short printable ASCII for an error message.

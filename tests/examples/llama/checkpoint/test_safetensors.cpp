@@ -57,6 +57,15 @@ TEST_CASE("a header that is not one JSON object is refused") {
           {"nested deeper than 16"});
 }
 
+TEST_CASE("JSON that would take much memory is refused") {
+  std::string values = "{\"a\":[0";
+  for (int i = 0; i < 1'000'000; ++i) values += ",0";
+  rejects(safetensors(values + "]}", ""), {"more than 1000000 values"});
+  const std::string spaces(100'000'001, ' ');
+  check_rejected<checkpoint_error>([&] { read_safetensors_index(bytes_of(spaces), "index"); },
+                                   {"index", "100000001 bytes", "allowed are 100000000"});
+}
+
 TEST_CASE("a name given twice is refused, at any depth") {
   const std::string entry = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
   rejects(safetensors("{\"a\":" + entry + ",\"a\":" + entry + "}", "1234"), {"\"a\" appears twice"});
