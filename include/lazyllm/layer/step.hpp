@@ -291,7 +291,9 @@ class Step {
       return;
     }
     for (std::size_t i = 0; i < part.keys.size(); ++i) {
-      const bool keep = selection.kind == Selection::Kind::all || !sequence(s).aux().holds(part.keys[i]);
+      const Position key = part.keys[i];
+      const bool parked_here = sequence(s).depth_[size(key)] == layer_ + 1 && sequence(s).aux().holds(key);
+      const bool keep = selection.kind == Selection::Kind::all || !parked_here;
       if (keep) kept_.push_back(static_cast<Index>(i));
     }
   }

@@ -27,7 +27,7 @@ struct Selection {
     all,      ///< every active token; the other fields are not read
     count,    ///< the `count` highest scores, equal scores to the smaller position
     mass,     ///< the fewest highest scores that hold the share `mass` of all active tokens' scores
-    unparked  ///< the tokens that have no parked row: what was pruned once stays pruned
+    unparked  ///< the tokens that were not pruned here in an earlier step: what was pruned once stays pruned
   };
 
   Kind kind = Kind::all;

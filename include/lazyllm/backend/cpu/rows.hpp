@@ -12,6 +12,7 @@ namespace lazyllm::cpu {
 template <class T>
 void copy_rows(Context& context, Rows<const T> source, std::span<const Index> from, Rows<T> target,
                std::span<const Index> to) {
+  if (from.empty()) return;
   // Below about 64 KiB a second thread costs more than it copies.
   const Index grain = std::max<Index>(1, 65536 / (source.width * static_cast<Index>(sizeof(T))));
   context.for_chunks(std::ssize(from), grain, [&](Index first, Index last) {

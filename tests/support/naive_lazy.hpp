@@ -1,0 +1,202 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "support/tiny_model.hpp"
+
+namespace lazyllm::test {
+
+/// The slow, obvious LazyLLM of one sequence that the library is compared with: per layer a dictionary of K/V and a
+/// dictionary of hidden states, no depth, no plan, one token at a time.
+template <class T>
+class NaiveLazy {
+ public:
+  using Policy = std::function<Selection(const PrunePoint&)>;
+
+  NaiveLazy(const TinyModel& model) : model_(&model), kv_(size(model.shape().layers)), aux_(kv_.size()) {}
+
+  struct Result {
+    std::vector<std::vector<Position>> active;  // by layer
+    Vector logits;
+  };
+
+  Result step(const std::vector<Index>& new_tokens, const Policy& policy, const AttentionScore& score = {}) {
+    Result result;
+    const TinyShape& shape = model_->shape();
+    const Index before = tokens_;
+    tokens_ += std::ssize(new_tokens);
+    std::map<Position, std::vector<T>> hidden;
+    for (Index i = before; i < tokens_; ++i) {
+      auto& row = hidden[static_cast<Position>(i)];
+      row.resize(size(shape.width()));
+      model_->embed(new_tokens[size(i - before)], row.data());
+    }
+    std::vector<Position> active(size(tokens_));
+    std::iota(active.begin(), active.end(), 0);
+    std::map<Position, float> sums;
+    for (Index layer = 0; layer < shape.layers; ++layer) {
+      result.active.push_back(active);
+      auto& kv = kv_[size(layer)];
+      std::map<Position, Vector> queries;
+      for (const Position p : active) {
+        if (kv.contains(p)) continue;
+        if (!hidden.contains(p)) {  // pruned before this layer in an earlier step: revive
+          hidden[p] = aux_[size(layer)].at(p);
+          aux_[size(layer)].erase(p);
+        }
+        const TinyModel::Qkv qkv = model_->project(layer, p, hidden[p].data());
+        kv[p] = {rounded<T>(qkv.key), rounded<T>(qkv.value)};
+        queries[p] = qkv.query;
+      }
+      std::map<Position, std::vector<T>> next;
+      for (const auto& [p, query] : queries) {
+        std::vector<const T*> keys, values;
+        for (const Position k : active) {
+          if (k > p) continue;
+          keys.push_back(kv[k].key.data());
+          values.push_back(kv[k].value.data());
+        }
+        next[p] = hidden[p];
+        model_->attend(layer, query, keys, values, next[p].data());
+        model_->feed_forward(layer, next[p].data());
+      }
+      hidden = std::move(next);
+      if (layer + 1 == shape.layers) break;
+
+      const Vector scores = scores_of(kv, queries, active, before, score, sums);
+      const Selection selection = policy({.layers_run = layer + 1,
+                                          .layers = shape.layers,
+                                          .active = std::ssize(active),
+                                          .tokens = tokens_,
+                                          .new_tokens = std::ssize(new_tokens),
+                                          .steps = steps_});
+      active = selected(selection, active, scores, aux_[size(layer + 1)]);
+      for (auto it = hidden.begin(); it != hidden.end();) {
+        if (std::ranges::binary_search(active, it->first)) {
+          ++it;
+        } else {
+          aux_[size(layer + 1)][it->first] = it->second;
+          it = hidden.erase(it);
+        }
+      }
+    }
+    ++steps_;
+    result.logits = model_->logits(hidden.at(static_cast<Position>(tokens_ - 1)).data());
+    return result;
+  }
+
+  void truncate(Index tokens) {
+    tokens_ = tokens;
+    for (auto& layer : kv_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
+    for (auto& layer : aux_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
+  }
+
+  Index tokens() const { return tokens_; }
+
+  /// Rows in all the dictionaries of hidden states.
+  Index parked() const {
+    Index rows = 0;
+    for (const auto& layer : aux_) rows += std::ssize(layer);
+    return rows;
+  }
+
+  Index depth(Position p) const {
+    return std::ranges::count_if(kv_, [p](const auto& layer) { return layer.contains(p); });
+  }
+
+ private:
+  struct KeyValue {
+    std::vector<T> key, value;
+  };
+
+  /// The dictionary as a KeyView.
+  struct MapKeys {
+    using value_type = T;
+    const std::map<Position, KeyValue>* kv;
+    Index head_width;
+    Index heads;
+    const T* key(Position p, Index head) const { return kv->at(p).key.data() + head * head_width; }
+  };
+
+  template <class Number>
+  static std::size_t size(Number number) {
+    return static_cast<std::size_t>(number);
+  }
+
+  /// The probabilities of one query come from the library, whose scoring is tested elsewhere: other roundings would make
+  /// other sets where scores are nearly equal. What is made of them is written out here again.
+  Vector scores_of(const std::map<Position, KeyValue>& kv, const std::map<Position, Vector>& queries,
+                   const std::vector<Position>& active, Index before, const AttentionScore& score,
+                   std::map<Position, float>& sums) const {
+    const TinyShape& shape = model_->shape();
+    std::vector<T> rows;
+    std::vector<Position> limits;
+    for (const auto& [p, query] : queries) {
+      if (p < before || p < tokens_ - score.last_queries) continue;
+      for (const float q : query) rows.push_back(static_cast<T>(q));
+      limits.push_back(static_cast<Position>(std::ranges::upper_bound(active, p) - active.begin()));
+    }
+    cpu::Context context;
+    Vector scores(active.size());
+    attention_scores(context,
+                     QueryRows<T>{rows.data(), shape.width(), shape.head_width, shape.heads, shape.head_width,
+                                  1 / std::sqrt(static_cast<float>(shape.head_width))},
+                     0, limits, MapKeys{&kv, shape.head_width, shape.kv_heads}, active, score.reduce, scores);
+    if (score.over_layers) {
+      for (std::size_t i = 0; i < active.size(); ++i) scores[i] = sums[active[i]] += scores[i];
+    }
+    Vector pooled(scores);
+    for (Index i = 0; i < std::ssize(scores); ++i) {
+      for (Index j = 0; j < std::ssize(scores); ++j) {
+        if (std::abs(i - j) <= score.pooling / 2) pooled[size(i)] = std::max(pooled[size(i)], scores[size(j)]);
+      }
+    }
+    return pooled;
+  }
+
+  std::vector<Position> selected(const Selection& selection, const std::vector<Position>& active, Vector scores,
+                                 const std::map<Position, std::vector<T>>& parked) const {
+    using enum Selection::Kind;
+    if (selection.kind == all) return active;
+    std::vector<Position> result;
+    if (selection.kind == unparked) {
+      for (const Position p : active) {
+        if (!parked.contains(p)) result.push_back(p);
+      }
+      return result;
+    }
+    std::vector<std::size_t> order(active.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (selection.random_seed) {
+      for (const std::size_t i : order) scores[i] = random_score(*selection.random_seed, active[i]);
+    }
+    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+      const bool first = selection.protects(active[a], tokens_);
+      const bool second = selection.protects(active[b], tokens_);
+      return first != second ? first : !first && scores[a] > scores[b];
+    });
+    const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
+    double held = 0;
+    for (const std::size_t i : order) {
+      const bool enough = selection.kind == count ? std::ssize(result) >= selection.count
+                                                  : held >= selection.mass * total - 1e-9;
+      if (enough && !selection.protects(active[i], tokens_)) break;
+      result.push_back(active[i]);
+      held += scores[i];
+    }
+    std::ranges::sort(result);
+    return result;
+  }
+
+  const TinyModel* model_;
+  std::vector<std::map<Position, KeyValue>> kv_;
+  std::vector<std::map<Position, std::vector<T>>> aux_;  // by layer: the inputs of that layer
+  Index tokens_ = 0;
+  Index steps_ = 0;
+};
+
+}  // namespace lazyllm::test

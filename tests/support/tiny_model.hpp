@@ -1,0 +1,313 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "lazyllm/lazyllm.hpp"
+
+/// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in the
+/// batch. The reference engine of the tests.
+namespace lazyllm::test {
+
+struct TinyShape {
+  Index layers = 4;
+  Index heads = 4;
+  Index kv_heads = 2;
+  Index head_width = 8;
+  Index vocab = 31;
+
+  Index width() const { return heads * head_width; }
+  Index kv_width() const { return kv_heads * head_width; }
+};
+
+using Vector = std::vector<float>;
+
+/// Rounds each number to T.
+template <class T>
+std::vector<T> rounded(const Vector& values) {
+  std::vector<T> result;
+  for (const float value : values) result.push_back(static_cast<T>(value));
+  return result;
+}
+
+class TinyModel {
+ public:
+  TinyModel(TinyShape shape, unsigned seed) : shape_(shape) {
+    std::mt19937 random(seed);
+    const auto matrix = [&](Index rows, Index columns, float gain) {
+      std::normal_distribution<float> normal(0, gain / std::sqrt(static_cast<float>(columns)));
+      Vector values(static_cast<std::size_t>(rows * columns));
+      for (float& value : values) value = normal(random);
+      return values;
+    };
+    const Index width = shape.width();
+    embedding_ = matrix(shape.vocab, width, std::sqrt(static_cast<float>(width)));
+    output_ = matrix(shape.vocab, width, 1);
+    for (Index layer = 0; layer < shape.layers; ++layer) {
+      // Queries and keys are scaled up so that attention is far from uniform.
+      layers_.push_back({matrix(width, width, 3), matrix(shape.kv_width(), width, 2), matrix(shape.kv_width(), width, 1),
+                         matrix(width, width, 1), matrix(2 * width, width, 1), matrix(width, 2 * width, 1)});
+    }
+  }
+
+  const TinyShape& shape() const { return shape_; }
+
+  template <class T>
+  void embed(Index token, T* row) const {
+    for (Index i = 0; i < shape_.width(); ++i) row[i] = static_cast<T>(embedding_[at(token * shape_.width() + i)]);
+  }
+
+  struct Qkv {
+    Vector query, key, value;
+  };
+
+  template <class T>
+  Qkv project(Index layer, Position position, const T* hidden) const {
+    const Vector x = normalised(hidden);
+    const Layer& w = layers_[at(layer)];
+    Qkv result{times(w.query, x), times(w.key, x), times(w.value, x)};
+    rotate(result.query, position);
+    rotate(result.key, position);
+    return result;
+  }
+
+  /// Adds the attention of `query` over the keys and values, given as pointers to `[kv_width]`, to `hidden`.
+  template <class T, class K>
+  void attend(Index layer, const Vector& query, const std::vector<const K*>& keys, const std::vector<const K*>& values,
+              T* hidden) const {
+    Vector mixed(at(shape_.width()), 0);
+    for (Index head = 0; head < shape_.heads; ++head) {
+      const Vector p = probabilities(query, keys, head);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        for (Index d = 0; d < shape_.head_width; ++d) {
+          mixed[at(head * shape_.head_width + d)] += p[i] * static_cast<float>(values[i][kv_offset(head) + d]);
+        }
+      }
+    }
+    add(times(layers_[at(layer)].output, mixed), hidden);
+  }
+
+  template <class T>
+  void feed_forward(Index layer, T* hidden) const {
+    Vector x = times(layers_[at(layer)].up, normalised(hidden));
+    for (float& value : x) value = value / (1 + std::exp(-value));
+    add(times(layers_[at(layer)].down, x), hidden);
+  }
+
+  template <class T>
+  Vector logits(const T* hidden) const {
+    return times(output_, normalised(hidden));
+  }
+
+  /// Attention probabilities of `query`, mean over the heads.
+  template <class K>
+  Vector mean_probabilities(const Vector& query, const std::vector<const K*>& keys) const {
+    Vector mean(keys.size(), 0);
+    for (Index head = 0; head < shape_.heads; ++head) {
+      const Vector p = probabilities(query, keys, head);
+      for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / static_cast<float>(shape_.heads);
+    }
+    return mean;
+  }
+
+ private:
+  struct Layer {
+    Vector query, key, value, output, up, down;
+  };
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  Index kv_offset(Index head) const { return head / (shape_.heads / shape_.kv_heads) * shape_.head_width; }
+
+  template <class K>
+  Vector probabilities(const Vector& query, const std::vector<const K*>& keys, Index head) const {
+    Vector p;
+    float highest = -std::numeric_limits<float>::infinity();
+    for (const K* key : keys) {
+      float dot = 0;
+      for (Index d = 0; d < shape_.head_width; ++d) {
+        dot += query[at(head * shape_.head_width + d)] * static_cast<float>(key[kv_offset(head) + d]);
+      }
+      p.push_back(dot / std::sqrt(static_cast<float>(shape_.head_width)));
+      highest = std::max(highest, p.back());
+    }
+    float sum = 0;
+    for (float& value : p) sum += value = std::exp(value - highest);
+    for (float& value : p) value /= sum;
+    return p;
+  }
+
+  static Vector times(const Vector& matrix, const Vector& x) {
+    Vector y(matrix.size() / x.size(), 0);
+    for (std::size_t row = 0; row < y.size(); ++row) {
+      for (std::size_t i = 0; i < x.size(); ++i) y[row] += matrix[row * x.size() + i] * x[i];
+    }
+    return y;
+  }
+
+  template <class T>
+  static void add(const Vector& x, T* row) {
+    for (std::size_t i = 0; i < x.size(); ++i) row[i] = static_cast<T>(static_cast<float>(row[i]) + x[i]);
+  }
+
+  template <class T>
+  Vector normalised(const T* row) const {
+    Vector x(at(shape_.width()));
+    float squares = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<float>(row[i]);
+      squares += x[i] * x[i];
+    }
+    const float scale = 1 / std::sqrt(squares / static_cast<float>(x.size()) + 1e-5F);
+    for (float& value : x) value *= scale;
+    return x;
+  }
+
+  void rotate(Vector& heads, Position position) const {
+    const Index half = shape_.head_width / 2;
+    for (std::size_t head = 0; head < heads.size(); head += at(shape_.head_width)) {
+      for (Index i = 0; i < half; ++i) {
+        const double angle = position * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
+        const auto c = static_cast<float>(std::cos(angle));
+        const auto s = static_cast<float>(std::sin(angle));
+        float& a = heads[head + at(i)];
+        float& b = heads[head + at(i + half)];
+        const float rotated = a * c - b * s;
+        b = a * s + b * c;
+        a = rotated;
+      }
+    }
+  }
+
+  TinyShape shape_;
+  Vector embedding_;
+  Vector output_;
+  std::vector<Layer> layers_;
+};
+
+/// K/V of one sequence in all layers, poisoned with NaN where nothing has been computed, and a count of the computations.
+template <class T>
+struct TinyCache {
+  TinyCache(const TinyShape& shape, Index capacity)
+      : keys(at(shape.layers), std::vector<T>(at(capacity * shape.kv_width()), poison())),
+        values(keys),
+        computed(at(shape.layers), std::vector<int>(at(capacity), 0)),
+        width(shape.kv_width()) {}
+
+  /// Forgets the tokens from position `tokens` on, as an engine that frees their memory would.
+  void truncate(Index tokens) {
+    for (std::size_t layer = 0; layer < keys.size(); ++layer) {
+      std::fill(keys[layer].begin() + tokens * width, keys[layer].end(), poison());
+      std::fill(values[layer].begin() + tokens * width, values[layer].end(), poison());
+      std::fill(computed[layer].begin() + tokens, computed[layer].end(), 0);
+    }
+  }
+
+  T* key(Index layer, Position position) { return keys[at(layer)].data() + position * width; }
+  T* value(Index layer, Position position) { return values[at(layer)].data() + position * width; }
+
+  std::vector<std::vector<T>> keys, values;
+  std::vector<std::vector<int>> computed;
+  Index width;
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  static T poison() { return static_cast<T>(std::numeric_limits<float>::quiet_NaN()); }
+};
+
+/// The caches of the sequences of one step, in the order of its entries.
+template <class T>
+using TinyBatch = std::vector<TinyCache<T>*>;
+
+/// The attention block of one layer; also what a host is that exposes queries and keys.
+template <class T>
+struct TinyAttention {
+  const TinyModel* model;
+  Index layer;
+  const TinyBatch<T>* batch;
+  std::vector<T> query_rows = {};
+
+  void attend(cpu::Context&, const LayerPlan& plan, Rows<T> hidden) {
+    query_rows.clear();
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      TinyCache<T>& cache = *(*batch)[static_cast<std::size_t>(s)];
+      const SequencePlan part = plan.sequence(s);
+      const Index rows = std::ssize(part.positions);
+      std::vector<Vector> queries;
+      for (Index r = 0; r < rows; ++r) {
+        const Position position = part.positions[static_cast<std::size_t>(r)];
+        const TinyModel::Qkv qkv = model->project(layer, position, hidden.row(part.first_row + r));
+        std::ranges::copy(rounded<T>(qkv.key), cache.key(layer, position));
+        std::ranges::copy(rounded<T>(qkv.value), cache.value(layer, position));
+        ++cache.computed[static_cast<std::size_t>(layer)][static_cast<std::size_t>(position)];
+        queries.push_back(qkv.query);
+        for (const float q : qkv.query) query_rows.push_back(static_cast<T>(q));
+      }
+      for (Index r = plan.last_rows_only() ? rows - 1 : 0; r < rows; ++r) {
+        std::vector<const T*> keys, values;
+        for (Position k = 0; k < part.key_limits[static_cast<std::size_t>(r)]; ++k) {
+          keys.push_back(cache.key(layer, part.keys[static_cast<std::size_t>(k)]));
+          values.push_back(cache.value(layer, part.keys[static_cast<std::size_t>(k)]));
+        }
+        model->attend(layer, queries[static_cast<std::size_t>(r)], keys, values, hidden.row(part.first_row + r));
+      }
+    }
+  }
+
+  QueryRows<T> queries(const LayerPlan&) const {
+    const TinyShape& shape = model->shape();
+    return {query_rows.data(),
+            shape.width(),
+            shape.head_width,
+            shape.heads,
+            shape.head_width,
+            1 / std::sqrt(static_cast<float>(shape.head_width))};
+  }
+
+  ContiguousKeys<T> keys(const LayerPlan&, Index s) const {
+    const TinyShape& shape = model->shape();
+    return {(*batch)[static_cast<std::size_t>(s)]->key(layer, 0), shape.kv_width(), shape.head_width, shape.kv_heads};
+  }
+};
+
+template <class T>
+struct TinyFeedForward {
+  const TinyModel* model;
+  Index layer;
+
+  void feed_forward(cpu::Context&, Rows<T> hidden) {
+    for (Index r = 0; r < hidden.rows; ++r) model->feed_forward(layer, hidden.row(r));
+  }
+};
+
+/// A host whose block cannot be taken apart.
+template <class T>
+struct TinyFusedBlock : TinyAttention<T> {
+  void attend(cpu::Context& context, const LayerPlan& plan, Rows<T> hidden) {
+    TinyAttention<T>::attend(context, plan, hidden);
+    TinyFeedForward<T>{this->model, this->layer}.feed_forward(context, hidden);
+  }
+};
+
+/// A host that computes its own scores and exposes nothing else.
+template <class T>
+class TinyScoringAttention {
+ public:
+  TinyScoringAttention(const TinyModel* model, Index layer, const TinyBatch<T>* batch) : block_{model, layer, batch} {}
+
+  void attend(cpu::Context& context, const LayerPlan& plan, Rows<T> hidden) { block_.attend(context, plan, hidden); }
+
+  void last_token_scores(cpu::Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
+    const SequencePlan part = plan.sequence(s);
+    attention_scores(context, block_.queries(plan), part.first_row + std::ssize(part.positions) - 1,
+                     part.key_limits.last(1), block_.keys(plan, s), part.keys, Reduce::mean, scores);
+  }
+
+ private:
+  TinyAttention<T> block_;
+};
+
+}  // namespace lazyllm::test
