@@ -111,6 +111,7 @@ TEST_CASE("offsets must lie in the file and agree with the shape") {
   rejects(one("[3]", "[0,8]"), {"needs 96 bits", "8 bytes"});
   rejects(one("[2]", "[0,8]", "F16"), {"needs 32 bits"});
   rejects(one("[1]", "[0,8]", "F4"), {"needs 4 bits"});
+  rejects(one("[17]", "[0,8]", "F4"), {"needs 68 bits"});
   rejects(one("[4294967296,4294967296,2]", "[0,8]"), {"overflows"});
   rejects(one("[9223372036854775807,2]", "[0,8]"), {"overflows"});
   rejects(one("[4611686018427387904,4,2]", "[0,8]"), {"overflows"});
