@@ -40,9 +40,9 @@ class Tokenizer {
   /// (Qwen, GPT-2). Never adds EOS.
   virtual std::vector<TokenId> encode(std::string_view text, bool add_bos) const = 0;
 
-  /// Bytes that `token` adds to a text whose last token is `previous` (`no_token` at its start). They may end inside
-  /// a UTF-8 sequence, see `TextStream`. Special tokens add nothing, and neither do ids from `vocabulary_size()` on,
-  /// which checkpoints with padded embeddings can produce. Throws `invalid_argument` for a negative token.
+  /// Bytes that `token` adds to a text whose last token is `previous` (`no_token` or BOS at its start). They may end
+  /// inside a UTF-8 sequence, see `TextStream`. Special tokens add nothing, and neither do ids from `vocabulary_size()`
+  /// on, which checkpoints with padded embeddings can produce. Throws `invalid_argument` for a negative token.
   std::string decode(TokenId previous, TokenId token) const;
 
   /// One more than the largest token id.

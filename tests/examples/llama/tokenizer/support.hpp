@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace lazyllm::llama::test {
+
+/// The fixtures that tests/reference/make_tokenizer_fixtures.py writes.
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/tokenizer" / name;
+}
+
+/// Texts with the ids and the decoded text that the Python packages give, see `fixture`.
+inline const nlohmann::json& cases() {
+  static const auto content = nlohmann::json::parse(std::ifstream(fixture("cases.json")));
+  return content;
+}
+
+/// A real input that the repository does not hold; may be absent.
+inline std::filesystem::path real_input(const std::string& name) {
+  const char* folder = std::getenv("LAZYLLM_TEST_DATA");
+  return std::filesystem::path(folder ? folder : LAZYLLM_SOURCE_DIR "/../shared/data") / name;
+}
+
+/// An empty folder that goes away with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    auto pattern = (std::filesystem::temp_directory_path() / "lazyllm_tokenizer_XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot create " + pattern);
+    path_ = pattern;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+  const std::filesystem::path& path() const { return path_; }
+
+  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Text of `tokens` as a program that streams them prints it.
+inline std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
+  TextStream stream;
+  std::string text;
+  TokenId previous = no_token;
+  for (const TokenId token : tokens) {
+    text += stream.push(tokenizer.decode(previous, token));
+    previous = token;
+  }
+  return text + stream.flush();
+}
+
+inline std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What opening a file with this content says; empty when it opens.
+inline std::string error_of(const std::string& name, const std::string& bytes) {
+  const TemporaryFolder folder;
+  try {
+    open_tokenizer(folder.write(name, bytes));
+  } catch (const tokenizer_error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace lazyllm::llama::test

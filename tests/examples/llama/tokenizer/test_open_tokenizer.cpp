@@ -1,0 +1,49 @@
+#include <doctest/doctest.h>
+
+#include "support.hpp"
+
+namespace lazyllm::llama::test {
+namespace {
+
+TEST_CASE("a folder's tokenizer.json is opened, and the files beside it name BOS and EOS") {
+  const TemporaryFolder folder;
+  const std::string file = read(fixture("qwen.json"));
+  folder.write("tokenizer.json", file);
+  const auto bare = open_tokenizer(folder.path());
+  CHECK(bare->bos() == std::nullopt);
+  CHECK(bare->eos() == std::nullopt);
+
+  const auto start = bare->encode("<|im_start|>", false), end = bare->encode("<|im_end|>", false),
+             last = bare->encode("<|endoftext|>", false);
+  REQUIRE(start.size() + end.size() + last.size() == 3);
+  folder.write("tokenizer_config.json", R"({"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"})");
+  folder.write("generation_config.json", nlohmann::json{{"eos_token_id", {last[0], end[0]}}}.dump());
+  const auto named = open_tokenizer(folder.path());
+  CHECK(named->bos() == start[0]);
+  CHECK(named->eos() == end[0]);
+  CHECK(named->stop_tokens() == std::vector{end[0], last[0]});
+  CHECK(named->encode("x", true) == named->encode("x", false));
+
+  folder.write("generation_config.json", nlohmann::json{{"eos_token_id", last[0]}}.dump());
+  CHECK(open_tokenizer(folder.path() / "tokenizer.json")->stop_tokens() == std::vector{end[0], last[0]});
+
+  folder.write("tokenizer_config.json", R"({"eos_token": "<|none|>"})");
+  CHECK_THROWS_WITH_AS(open_tokenizer(folder.path()), doctest::Contains("<|none|>"), tokenizer_error);
+}
+
+TEST_CASE("what is no tokenizer is refused by name") {
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH_AS(open_tokenizer(folder.path()), doctest::Contains("tokenizer.model"), tokenizer_error);
+  CHECK_THROWS_WITH_AS(open_tokenizer(folder.path() / "missing.bin"), doctest::Contains("missing.bin"),
+                       tokenizer_error);
+  CHECK(error_of("tokenizer.model", "IQ== 0\nIg== 1\n").find("tiktoken") != std::string::npos);
+}
+
+TEST_CASE("content decides, not the name") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("renamed.bin", read(fixture("gpt2.json")));
+  CHECK(open_tokenizer(path)->vocabulary_size() == open_tokenizer(fixture("gpt2.json"))->vocabulary_size());
+}
+
+}  // namespace
+}  // namespace lazyllm::llama::test
