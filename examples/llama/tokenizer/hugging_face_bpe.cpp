@@ -290,8 +290,11 @@ class HuggingFaceBpe final : public Tokenizer {
   }
 
   void read_special_tokens(const HuggingFaceConfigs& configs) {
-    const auto parse = [](const std::string& text) { return text.empty() ? json::object() : json::parse(text); };
-    const json config = parse(configs.tokenizer_config), generation = parse(configs.generation_config);
+    const auto parse = [](const std::string& text, const char* file) {
+      return text.empty() ? json::object() : parse_json(text, file);
+    };
+    const json config = parse(configs.tokenizer_config, "tokenizer_config.json");
+    const json generation = parse(configs.generation_config, "generation_config.json");
     if (prefix_.size() == 1) {
       special_.bos = prefix_.front();
     } else {
@@ -321,6 +324,7 @@ class HuggingFaceBpe final : public Tokenizer {
 
   UnicodeString normalized(UnicodeString text) const {
     for (const NormalizerStep& step : normalizer_) step(text);
+    if (text.isBogus()) fail("text is too long for the normalizer");  // ICU's only sign of it
     return text;
   }
 
@@ -393,8 +397,9 @@ class HuggingFaceBpe final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> load_hugging_face_bpe(std::string_view bytes, const std::string& file,
                                                  const HuggingFaceConfigs& configs) {
+  const json content = parse_json(bytes, file);
   try {
-    return std::make_unique<HuggingFaceBpe>(json::parse(bytes), configs);
+    return std::make_unique<HuggingFaceBpe>(content, configs);
   } catch (const tokenizer_error& error) {
     throw tokenizer_error(fmt::format("{}: {}", file, error.what()));
   } catch (const json::exception& error) {

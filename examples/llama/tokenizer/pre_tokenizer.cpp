@@ -44,6 +44,8 @@ void split_at_matches(const icu::RegexPattern& pattern, const UnicodeString& tex
   UErrorCode status = U_ZERO_ERROR;
   const std::unique_ptr<icu::RegexMatcher> matcher(pattern.matcher(text, status));
   check(status, "cannot match the pre_tokenizer's pattern");
+  // In units of 10000 backtracking points: far above the need of real patterns, but one that explodes ends soon.
+  matcher->setTimeLimit(1000 + text.length() / 100, status);
   std::int32_t end = 0;
   const auto add_until = [&](std::int32_t limit) {
     if (limit > end) pieces.emplace_back(text, end, limit - end);

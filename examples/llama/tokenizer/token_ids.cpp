@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "examples/llama/tokenizer/loaders.hpp"
 #include "lazyllm/error.hpp"
@@ -39,14 +38,8 @@ std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index voc
 
   const std::size_t first = text.find_first_not_of(white_space);
   if (first != std::string_view::npos && text[first] == '[') {
-    try {
-      const auto entries = nlohmann::json::parse(text);
-      for (std::size_t i = 0; i < entries.size(); ++i) {
-        add(entries[i].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "entry", i);
-      }
-    } catch (const nlohmann::json::exception& error) {
-      throw tokenizer_error(fmt::format("{}: {}", path.string(), error.what()));
-    }
+    const nlohmann::json entries = parse_json(text, path.string());
+    for (std::size_t i = 0; i < entries.size(); ++i) add(entries[i].dump(), "entry", i);
     return ids;
   }
   std::size_t line = 1;

@@ -110,6 +110,23 @@ TEST_CASE("tokenizer.json: what contradicts itself is named") {
   CHECK(contains(error_after([&](json& f) { f["pre_tokenizer"] = open; }), "(a"));
 }
 
+TEST_CASE("tokenizer.json: a hostile nesting or pattern is an error") {
+  const std::string opening = R"({"normalizer":)";
+  std::string nested;
+  for (int i = 0; i < 200000; ++i) nested += R"({"type":"Sequence","normalizers":[)";
+  CHECK(contains(error_of("tokenizer.json", opening + nested), "nested deeper than 64"));
+
+  json file = fixture_json("gpt2");
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
+  const json explodes = {{"type", "Split"}, {"pattern", {{"Regex", "(?:a|a)+b"}}}, {"behavior", "Isolated"}};
+  const json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  file["pre_tokenizer"]["pretokenizers"] = {explodes, bytes};
+  const TemporaryFolder folder;
+  const auto tokenizer = open_tokenizer(folder.write("tokenizer.json", file.dump()));
+  CHECK(streamed(*tokenizer, tokenizer->encode("xaab", false)) == "xaab");
+  CHECK_THROWS_WITH_AS(tokenizer->encode(std::string(60, 'a'), false), doctest::Contains("TIME_OUT"), tokenizer_error);
+}
+
 TEST_CASE("tokenizer.json: every truncation is an error") {
   const std::string bytes = read(fixture("qwen.json"));
   for (std::size_t size = 0; size < bytes.size(); size += 97) {

@@ -34,6 +34,7 @@ TEST_CASE("a wrong token id is named with its place") {
   refuses("[\"1\"]", "entry 0");
   refuses("[1, [2]]", "[2]");
   refuses("[1, 2", "ids.txt");
+  refuses(std::string(200000, '['), "nested deeper");
   CHECK_THROWS_AS(read_token_ids("missing.txt", 100), tokenizer_error);
   CHECK_THROWS_AS(read_token_ids("missing.txt", 0), std::invalid_argument);
 }
