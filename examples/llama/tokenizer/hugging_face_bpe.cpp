@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
 #include "examples/llama/tokenizer/merge_pairs.hpp"
 #include "examples/llama/tokenizer/pre_tokenizer.hpp"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,10 +11,6 @@ namespace lazyllm::llama {
 
 /// Whole content of a file. Throws `tokenizer_error`.
 std::string read_tokenizer_file(const std::filesystem::path& path);
-
-/// JSON value of `text`. Throws `tokenizer_error` naming `file` when it is not JSON, or nests so deeply that walking
-/// through it could exhaust the stack.
-nlohmann::json parse_json(std::string_view text, const std::string& file);
 
 /// The loaders below read `bytes` (not kept) and name `file` in their errors, all of type `tokenizer_error`.
 std::unique_ptr<Tokenizer> load_sentence_piece(std::string_view bytes, const std::string& file);

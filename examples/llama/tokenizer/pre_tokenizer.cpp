@@ -4,6 +4,7 @@
 #include <unicode/normalizer2.h>
 #include <unicode/regex.h>
 
+#include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace lazyllm::llama {
@@ -60,14 +61,6 @@ void split_at_matches(const icu::RegexPattern& pattern, const UnicodeString& tex
 }
 
 }  // namespace
-
-std::string string_member(const json& section, const char* name) {
-  const auto found = section.find(name);
-  if (found == section.end() || !found->is_string()) {
-    throw tokenizer_error(fmt::format("a section lacks the string \"{}\"", name));
-  }
-  return found->get<std::string>();
-}
 
 std::vector<NormalizerStep> read_normalizer(const json& section) {
   if (section.is_null()) return {};

@@ -39,15 +39,4 @@ class PreTokenizer {
   bool byte_level_ = false;
 };
 
-/// The string member `name` of `section`. Throws `tokenizer_error`.
-std::string string_member(const nlohmann::json& section, const char* name);
-
-/// The member `name` of `section`, or `otherwise` where it is missing or null. Throws `nlohmann::json::exception` when
-/// it is of another type.
-template <class T>
-T member_or(const nlohmann::json& section, const char* name, T otherwise) {
-  const auto found = section.find(name);
-  return found == section.end() || found->is_null() ? otherwise : found->template get<T>();
-}
-
 }  // namespace lazyllm::llama

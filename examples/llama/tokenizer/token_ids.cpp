@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
 #include "lazyllm/error.hpp"
 

@@ -57,19 +57,6 @@ std::string read_tokenizer_file(const std::filesystem::path& path) {
   return bytes;
 }
 
-nlohmann::json parse_json(std::string_view text, const std::string& file) {
-  constexpr int deepest = 64;
-  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    if (depth > deepest) throw tokenizer_error(fmt::format("{}: nested deeper than {} levels", file, deepest));
-    return true;
-  };
-  try {
-    return nlohmann::json::parse(text, check_depth);
-  } catch (const nlohmann::json::exception& error) {
-    throw tokenizer_error(fmt::format("{}: {}", file, error.what()));
-  }
-}
-
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& path, std::optional<Index> vocabulary) {
   const std::filesystem::path file = std::filesystem::is_directory(path) ? tokenizer_in(path) : path;
   const std::string bytes = read_tokenizer_file(file);

@@ -1,0 +1,30 @@
+#include "examples/llama/tokenizer/json.hpp"
+
+#include <fmt/format.h>
+
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace lazyllm::llama {
+
+nlohmann::json parse_json(std::string_view text, const std::string& file) {
+  constexpr int deepest = 64;
+  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    if (depth > deepest) throw tokenizer_error(fmt::format("{}: nested deeper than {} levels", file, deepest));
+    return true;
+  };
+  try {
+    return nlohmann::json::parse(text, check_depth);
+  } catch (const nlohmann::json::exception& error) {
+    throw tokenizer_error(fmt::format("{}: {}", file, error.what()));
+  }
+}
+
+std::string string_member(const nlohmann::json& section, const char* name) {
+  const auto found = section.find(name);
+  if (found == section.end() || !found->is_string()) {
+    throw tokenizer_error(fmt::format("a section lacks the string \"{}\"", name));
+  }
+  return found->get<std::string>();
+}
+
+}  // namespace lazyllm::llama
