@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "lazyllm/concepts.hpp"
 #include "lazyllm/core/layer_plan.hpp"
@@ -22,6 +24,41 @@ struct AttentionScore {
   bool over_layers = false;
   /// Give a token the highest score among the `pooling` active tokens around it; odd, 1 for none.
   Index pooling = 1;
+
+  /// Reads `last`, `mean:N` or `max:N` (over the last N queries), followed by any of `+layers` and `+pool:W`, for
+  /// example `mean:8+pool:5`. Throws `invalid_argument` on anything else.
+  static AttentionScore parse(std::string_view text) {
+    AttentionScore score;
+    const auto bad = [text](std::string_view part) {
+      detail::fail("score '", text, "': '", part,
+                   "' is not understood; a score is last, mean:N or max:N, then any of +layers and +pool:W");
+    };
+    const auto number_after = [&](std::string_view part, std::string_view name) {
+      Index number = 0;
+      const char* end = part.data() + part.size();
+      const auto [stop, error] = std::from_chars(part.data() + name.size(), end, number);
+      if (error != std::errc() || stop != end) bad(part);
+      return number;
+    };
+    std::size_t begin = 0;
+    for (std::size_t end = 0; end != std::string_view::npos; begin = end + 1) {
+      end = text.find('+', begin);
+      const std::string_view part = text.substr(begin, end == std::string_view::npos ? end : end - begin);
+      if (begin == 0 && part == "last") continue;
+      if (begin == 0 && (part.starts_with("mean:") || part.starts_with("max:"))) {
+        score.reduce = part.starts_with("max:") ? Reduce::max : Reduce::mean;
+        score.last_queries = number_after(part, score.reduce == Reduce::max ? "max:" : "mean:");
+      } else if (begin != 0 && part == "layers") {
+        score.over_layers = true;
+      } else if (begin != 0 && part.starts_with("pool:")) {
+        score.pooling = number_after(part, "pool:");
+      } else {
+        bad(part);
+      }
+    }
+    score.check();
+    return score;
+  }
 
   /// Throws `invalid_argument` for an option out of range.
   void check() const {

@@ -1,0 +1,383 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/model.hpp"
+#include "examples/llama/model/policy_option.hpp"
+#include "examples/llama/model/sampler.hpp"
+#include "examples/llama/output_file.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace {
+
+using namespace lazyllm;
+using namespace lazyllm::llama;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string model, tokenizer, prompt, prompt_file, token_ids;
+  std::string schedule = "paper";
+  std::string score = "last";
+  Index protect_first = 0;
+  Index protect_last = 1;
+  Index max_tokens = 64;
+  std::string dtype = "f32";
+  int threads = 2;
+  Sampling sampling;
+  bool compare = false;
+  Index repeats = 3;
+  std::string json, trace, logits;
+};
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// One generation, dense or lazy.
+struct Run {
+  std::vector<TokenId> tokens;
+  std::string text;
+  std::vector<double> step_ms;  // the first is the time to the first token
+  std::vector<LayerStats> prefill_layers;
+  double prefill_operations = 0;
+  double prompt_computed_percent = 100;
+  Index revived = 0;
+  Index aux_bytes_peak = 0;
+  Index kv_bytes = 0;
+  std::vector<float> logits;
+  Json trace = Json::array();
+
+  /// Time to generate the first `count` tokens.
+  double ms(std::size_t count) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += step_ms[i];
+    return sum;
+  }
+
+  double decode_ms_per_token() const {
+    return step_ms.size() < 2 ? 0 : (ms(step_ms.size()) - step_ms[0]) / static_cast<double>(step_ms.size() - 1);
+  }
+};
+
+/// A line on the terminal that shows how far a prefill has come; nothing where stderr is no terminal.
+class Progress {
+ public:
+  void show(const LayerPlan& plan) const {
+    if (terminal_) {
+      fmt::print(stderr, "\r\033[Kprefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows());
+    }
+  }
+  void clear() const {
+    if (terminal_) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
+};
+
+template <class T>
+class Program {
+ public:
+  Program(const Options& options, const Checkpoint& checkpoint, const Tokenizer* tokenizer, std::vector<TokenId> prompt)
+      : options_(options), tokenizer_(tokenizer), prompt_(std::move(prompt)), model_(checkpoint, options.threads) {
+    stop_ = model_.config().eos_ids;
+    if (tokenizer != nullptr)
+      stop_.insert(stop_.end(), tokenizer->stop_tokens().begin(), tokenizer->stop_tokens().end());
+  }
+
+  void run() {
+    const Index layers = model_.config().layers;
+    AnyPolicy policy = ProtectFirst<AnyPolicy>{
+        ProtectLast<AnyPolicy>{parse_policy(options_.schedule, layers), options_.protect_last}, options_.protect_first};
+    const TokenPruner<AnyPolicy> pruner(std::move(policy), AttentionScore::parse(options_.score));
+    const Index capacity = std::ssize(prompt_) + options_.max_tokens;
+    LazyDecoder<T> lazy(model_, capacity, options_.threads, pruner);
+
+    Json report = {{"model", options_.model},       {"dtype", options_.dtype}, {"threads", options_.threads},
+                   {"schedule", options_.schedule}, {"score", options_.score}, {"prompt_tokens", prompt_.size()}};
+    std::optional<OutputFile> json = open(options_.json);
+    std::optional<OutputFile> trace = open(options_.trace);
+    std::optional<OutputFile> logits = open(options_.logits);
+    Run result;
+    if (options_.compare) {
+      DenseDecoder<T> dense(model_, capacity, options_.threads);
+      result = compare(dense, lazy, report);
+    } else {
+      result = generate(lazy, true);
+      fmt::print("\n");
+      describe("", result);
+      report.update(to_json(result));
+    }
+    if (json) json->commit(report.dump(2) + "\n");
+    if (trace) trace->commit(result.trace.dump() + "\n");
+    if (logits) {
+      logits->commit({reinterpret_cast<const char*>(result.logits.data()), result.logits.size() * sizeof(float)});
+    }
+  }
+
+ private:
+  static std::optional<OutputFile> open(const std::string& path) {
+    return path.empty() ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
+  }
+
+  /// Prompt and answer from an empty sequence on. Streams the text if `stream`.
+  template <class Decoder>
+  Run generate(Decoder& decoder, bool stream) {
+    constexpr bool is_lazy = std::is_same_v<Decoder, LazyDecoder<T>>;
+    decoder.clear();
+    Run run;
+    run.kv_bytes = decoder.kv_bytes();
+    Sampler sampler(options_.sampling);
+    TextStream text;
+    std::vector<TokenId> next = prompt_;
+    const double before = decoder.operations();
+    while (std::ssize(run.tokens) < options_.max_tokens) {
+      const bool prefill = run.tokens.empty();
+      Json active = Json::array();
+      std::vector<LayerStats> layers;
+      decoder.observe_layers([&](const LayerPlan& plan) {
+        if (prefill) {
+          progress_.show(plan);
+          if (!layers.empty()) layers.back().kept = std::ssize(plan.keys());
+          layers.push_back({std::ssize(plan.keys()), plan.rows(), 0, std::ssize(plan.keys())});
+        }
+        if (!options_.trace.empty()) active.push_back(plan.keys());
+      });
+      const Clock::time_point start = Clock::now();
+      const std::span<const float> logits = decoder.step(next);
+      const TokenId token = sampler.draw(logits);
+      run.step_ms.push_back(milliseconds_since(start));
+      if (prefill) {
+        progress_.clear();
+        run.prefill_layers = layers;
+        run.prefill_operations = decoder.operations() - before;
+      }
+      if (!options_.logits.empty()) run.logits.insert(run.logits.end(), logits.begin(), logits.end());
+      if (!options_.trace.empty()) run.trace.push_back({{"new_tokens", next.size()}, {"active", std::move(active)}});
+      if constexpr (is_lazy) {
+        run.revived += decoder.stats().revived();
+        run.aux_bytes_peak = std::max(run.aux_bytes_peak, decoder.stats().aux_bytes);
+      }
+      if (std::ranges::find(stop_, token) != stop_.end()) {
+        run.tokens.push_back(token);
+        break;
+      }
+      if (tokenizer_ != nullptr) {
+        emit(run, text.push(tokenizer_->decode(run.tokens.empty() ? prompt_.back() : run.tokens.back(), token)),
+             stream);
+      }
+      run.tokens.push_back(token);
+      next = {token};
+    }
+    emit(run, text.flush(), stream);
+    decoder.observe_layers(nullptr);
+    if constexpr (is_lazy) run.prompt_computed_percent = decoder.sequence().computed_percent(std::ssize(prompt_));
+    return run;
+  }
+
+  static void emit(Run& run, const std::string& text, bool stream) {
+    run.text += text;
+    if (!stream) return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+
+  /// Dense and lazy in turn, so that a machine whose speed drifts treats both alike. Returns the lazy run.
+  Run compare(DenseDecoder<T>& dense_decoder, LazyDecoder<T>& lazy_decoder, Json& report) {
+    std::vector<Run> dense, lazy;
+    for (Index i = 0; i < options_.repeats; ++i) {
+      const bool stream = i == 0;
+      if (stream) fmt::print("dense: ");
+      dense.push_back(generate(dense_decoder, stream));
+      if (stream) fmt::print("\nlazy:  ");
+      lazy.push_back(generate(lazy_decoder, stream));
+      if (stream) fmt::print("\n\n");
+    }
+    const auto ratio = [&](const auto& value) {
+      std::vector<double> ratios;
+      for (std::size_t i = 0; i < dense.size(); ++i) ratios.push_back(value(dense[i]) / value(lazy[i]));
+      return median(ratios);
+    };
+    const auto [differ, _] = std::ranges::mismatch(dense[0].tokens, lazy[0].tokens);
+    const std::size_t equal = static_cast<std::size_t>(differ - dense[0].tokens.begin());
+    const std::size_t common = std::min(dense[0].tokens.size(), lazy[0].tokens.size());
+    const double ttft_speedup = ratio([](const Run& run) { return run.step_ms[0]; });
+    const double generation_speedup = ratio([&](const Run& run) { return run.ms(common); });
+    const double ideal = dense[0].prefill_operations / lazy[0].prefill_operations;
+    take_median_times(dense);
+    take_median_times(lazy);
+    report["repeats"] = options_.repeats;
+    report["dense"] = to_json(dense[0]);
+    report["lazy"] = to_json(lazy[0]);
+    report["ttft_speedup"] = ttft_speedup;
+    report["ideal_ttft_speedup"] = ideal;
+    report["generation_speedup"] = generation_speedup;
+    report["first_token_equal"] = equal > 0;
+    report["equal_tokens"] = equal;
+
+    describe("dense: ", dense[0]);
+    describe("lazy:  ", lazy[0]);
+    fmt::print("prompt computed: {:.1f} % of its token-layers\n", lazy[0].prompt_computed_percent);
+    fmt::print("equal tokens: the first {} of {}\n", equal, common);
+    fmt::print("generation speedup: {:.2f}x over {} tokens\n", generation_speedup, common);
+    fmt::print("TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n", ttft_speedup, ideal,
+               options_.repeats);
+    return lazy[0];
+  }
+
+  /// Replaces the times of the first run by the medians over all of them; everything else is the same in all.
+  static void take_median_times(std::vector<Run>& runs) {
+    Run& first = runs.front();
+    for (std::size_t step = 0; step < first.step_ms.size(); ++step) {
+      std::vector<double> times;
+      for (const Run& run : runs) times.push_back(run.step_ms[step]);
+      first.step_ms[step] = median(times);
+    }
+  }
+
+  static Json to_json(const Run& run) {
+    Json layers = Json::array();
+    for (const LayerStats& layer : run.prefill_layers) {
+      layers.push_back({{"active", layer.active}, {"computed", layer.computed}, {"kept", layer.kept}});
+    }
+    return {{"tokens", run.tokens},
+            {"text", run.text},
+            {"ttft_ms", run.step_ms[0]},
+            {"decode_ms_per_token", run.decode_ms_per_token()},
+            {"prompt_computed_percent", run.prompt_computed_percent},
+            {"revived_tokens", run.revived},
+            {"aux_bytes_peak", run.aux_bytes_peak},
+            {"kv_bytes", run.kv_bytes},
+            {"layers", layers}};
+  }
+
+  void describe(const char* name, const Run& run) const {
+    constexpr double mebibyte = 1 << 20;
+    fmt::print(
+        "{}prompt {} tokens, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
+        "{} rows revived\n",
+        name, prompt_.size(), run.step_ms[0], run.decode_ms_per_token(), static_cast<double>(run.kv_bytes) / mebibyte,
+        static_cast<double>(run.aux_bytes_peak) / mebibyte, run.revived);
+  }
+
+  Options options_;
+  const Tokenizer* tokenizer_;
+  std::vector<TokenId> prompt_;
+  Model<T> model_;
+  std::vector<TokenId> stop_;
+  Progress progress_;
+};
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) lazyllm::detail::fail("the prompt file ", path, " cannot be read");
+  return text;
+}
+
+void generate(const Options& options) {
+  const Checkpoint checkpoint(options.model);
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<TokenId> prompt;
+  if (options.token_ids.empty() || !options.tokenizer.empty()) {
+    if (options.tokenizer.empty() && !std::filesystem::is_directory(options.model)) {
+      lazyllm::detail::fail("--tokenizer is needed with the model file ", options.model);
+    }
+    tokenizer =
+        open_tokenizer(options.tokenizer.empty() ? options.model : options.tokenizer, checkpoint.config().vocab);
+  }
+  if (!options.token_ids.empty()) {
+    prompt = read_token_ids(options.token_ids, checkpoint.config().vocab);
+  } else {
+    prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
+  }
+  if (prompt.empty()) lazyllm::detail::fail("the prompt has 0 tokens, at least 1 is needed");
+  check_length(checkpoint.config(), std::ssize(prompt) + options.max_tokens);
+  if (options.dtype == "f32") {
+    Program<float>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
+  } else {
+    Program<Eigen::bfloat16>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
+               "lazyllm-generate");
+  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")->required();
+  app.add_option("--tokenizer", options.tokenizer,
+                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)");
+  auto* prompt = app.add_option_group("prompt", "exactly one of");
+  prompt->add_option("--prompt", options.prompt, "the prompt itself");
+  prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt");
+  prompt->add_option("--token-ids", options.token_ids, "a file of token ids: decimal numbers or a JSON array");
+  prompt->require_option(1);
+  app.add_option(
+         "--schedule", options.schedule,
+         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the share KEEP, e.g. 9:0.7,19:0.7,28:0.7); in "
+         "front of a list, mass@ keeps the share KEEP of the attention, static@ prunes once and revives nothing, "
+         "random=SEED@ drops at random")
+      ->capture_default_str();
+  app.add_option(
+         "--score", options.score,
+         "last, or mean:N or max:N over the last N tokens; then any of +layers (add up over layers) and +pool:W "
+         "(highest of W neighbours)")
+      ->capture_default_str();
+  app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--protect-last", options.protect_last, "always keep the last N tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "threads to compute with")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--temperature", options.sampling.temperature, "0: always the most likely token")
+      ->capture_default_str();
+  app.add_option("--top-p", options.sampling.top_p, "draw among the tokens that hold this share of the probability")
+      ->capture_default_str();
+  app.add_option("--seed", options.sampling.seed, "seed of the drawing")->capture_default_str();
+  app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
+  app.add_option("--repeats", options.repeats, "with --compare: runs of each, times are medians")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--json", options.json, "write figures and text to this file");
+  app.add_option("--trace", options.trace, "write the active positions of each step and layer to this file, as JSON");
+  app.add_option("--logits", options.logits,
+                 "write the logits to this file: little-endian f32, one row of vocabulary size per generated token");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    generate(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lazyllm-generate: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
