@@ -138,7 +138,7 @@ def llama2_style(metaspace):
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     tokenizers = {
-        "gpt2": byte_level(None, special=["<|endoftext|>"], plain=["<tool>", "<tool_call>"]),
+        "gpt2": byte_level(None, special=["<|endoftext|>"], plain=["<tool", "<tool>"]),
         "llama3": byte_level(LLAMA3, special=["<|begin_of_text|>", "<|endoftext|>"], bos="<|begin_of_text|>",
                              unmerged_words=["\u0120little", "\u0120house", "\u00e4\u00b8\u0122\u00e4\u00ba\u012e"]),
         "qwen": byte_level(QWEN, normalizers.NFC(), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],

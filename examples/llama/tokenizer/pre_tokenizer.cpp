@@ -21,25 +21,6 @@ void check(UErrorCode status, std::string_view what) {
 
 UnicodeString unicode(const std::string& text) { return UnicodeString::fromUTF8(text); }
 
-/// ICU's \s leaves out U+000B and U+0085, which these patterns were written to include.
-UnicodeString with_full_white_space(const UnicodeString& pattern) {
-  UnicodeString result;
-  for (std::int32_t i = 0; i < pattern.length(); ++i) {
-    const bool escape = pattern[i] == u'\\' && i + 1 < pattern.length();
-    if (escape && pattern[i + 1] == u's') {
-      result += u"\\p{White_Space}";
-      ++i;
-    } else if (escape && pattern[i + 1] == u'S') {
-      result += u"\\P{White_Space}";
-      ++i;
-    } else {
-      result += pattern[i];
-      if (escape) result += pattern[++i];
-    }
-  }
-  return result;
-}
-
 /// Cuts `text` at both ends of each match; what lies between matches is a piece too.
 void split_at_matches(const icu::RegexPattern& pattern, const UnicodeString& text, std::vector<UnicodeString>& pieces) {
   UErrorCode status = U_ZERO_ERROR;
@@ -138,8 +119,8 @@ void PreTokenizer::add(const json& section) {
 
 void PreTokenizer::add_split(const UnicodeString& pattern, bool literal) {
   UErrorCode status = U_ZERO_ERROR;
-  const std::shared_ptr<const icu::RegexPattern> compiled(icu::RegexPattern::compile(
-      literal ? pattern : with_full_white_space(pattern), literal ? UREGEX_LITERAL : 0, status));
+  const std::shared_ptr<const icu::RegexPattern> compiled(
+      icu::RegexPattern::compile(pattern, literal ? UREGEX_LITERAL : 0, status));
   std::string text;
   check(status, "pre_tokenizer pattern \"" + pattern.toUTF8String(text) + "\" cannot be compiled");
   steps_.emplace_back(
