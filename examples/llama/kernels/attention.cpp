@@ -1,0 +1,382 @@
+#include "examples/llama/kernels/attention.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#include "lazyllm/error.hpp"
+
+// Query rows lie across the lanes of vector registers, keys and head elements along loops. So the maxima, sums and
+// corrections of the online softmax are plain vector operations; keys and values are read in place, one element
+// broadcast to all lanes, wherever their tokens are; and no lane's arithmetic depends on another's.
+//
+// With grouped heads, the query heads that share a key/value head are rows of the same block: "query" number
+// row * group + head below.
+
+namespace lazyllm::llama {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int lanes = 16;
+constexpr int sums = 16;  ///< vectors that a tile sums up; must fit the registers beside its operands
+#elif defined(__AVX__)
+constexpr int lanes = 8;
+constexpr int sums = 8;
+#else
+constexpr int lanes = 4;
+constexpr int sums = 8;
+#endif
+constexpr int block_keys = 64;
+
+using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
+using IntVector [[gnu::vector_size(lanes * sizeof(float))]] = std::int32_t;
+
+/// Products of floats: one step of depth is one element.
+struct FloatProducts {
+  using Stored = float;
+  static constexpr Index depth = 1;
+  static Vector add(float a, Vector b, Vector sum) { return a * b + sum; }
+  static float load(const float* at) { return *at; }
+};
+
+#ifdef __AVX512BF16__
+/// Products of bfloat16: one step of depth is two neighbours, multiplied and summed in float by one instruction.
+struct PairProducts {
+  using Stored = Eigen::bfloat16;
+  static constexpr Index depth = 2;
+  static Vector add(std::int32_t a, Vector b, Vector sum) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
+  }
+  static std::int32_t load(const Eigen::bfloat16* at) {
+    std::int32_t pair;
+    std::memcpy(&pair, at, sizeof(pair));
+    return pair;
+  }
+};
+template <class T>
+using ProductsOf = std::conditional_t<std::is_same_v<T, float>, FloatProducts, PairProducts>;
+#else
+template <class T>
+using ProductsOf = FloatProducts;
+#endif
+
+/// sum[i][c] += sum over k of a(i, k) * b[k][c], for `Height` values of i.
+template <class Products, int Height, int Columns, class A>
+void add_products(Index depth, const A& a, const Vector (*b)[Columns], Vector (&sum)[Height][Columns]) {
+  for (Index k = 0; k < depth; ++k) {
+    for (int i = 0; i < Height; ++i) {
+      const auto element = a(i, k);
+      for (int c = 0; c < Columns; ++c) sum[i][c] = Products::add(element, b[k][c], sum[i][c]);
+    }
+  }
+}
+
+/// Calls `body(first, height)` over [0, count) with compile-time heights: `Height` while they fit, then its halves.
+template <int Height, class Body>
+void for_tiles(Index first, Index count, const Body& body) {
+  for (; count - first >= Height; first += Height) body(first, std::integral_constant<int, Height>());
+  if constexpr (Height > 1) for_tiles<Height / 2>(first, count, body);
+}
+
+/// Everything that the threads share.
+template <class T>
+struct Task {
+  AttentionShape shape;
+  Rows<const T> queries;
+  KeyValues<T> cache;
+  Positions keys;
+  Positions key_limits;
+  Rows<T> out;
+
+  Index group() const { return shape.heads / shape.kv_heads; }
+  Index head_offset(Index kv_head, Index query) const {
+    return (kv_head * group() + query % group()) * shape.head_width;
+  }
+  const T* query(Index kv_head, Index query) const {
+    return queries.row(query / group()) + head_offset(kv_head, query);
+  }
+  T* result(Index kv_head, Index query) const { return out.row(query / group()) + head_offset(kv_head, query); }
+  Position limit(Index query) const { return key_limits[static_cast<std::size_t>(query / group())]; }
+  Index offset(Index kv_head, Index key) const {
+    return keys[static_cast<std::size_t>(key)] * cache.token_stride + kv_head * cache.head_stride;
+  }
+};
+
+/// One block of up to `Columns * lanes` queries of one key/value head.
+template <class T, int Columns>
+class Block {
+  using Products = ProductsOf<T>;
+  using Stored = typename Products::Stored;
+  using Lines = Vector (*)[Columns];
+  static constexpr int width = Columns * lanes;
+  static constexpr int height = sums / Columns;
+  using Row = Eigen::Array<float, width, 1>;
+  using RowMap = Eigen::Map<Row, Eigen::AlignedMax>;
+
+ public:
+  /// Floats of scratch memory that a block needs.
+  static Index scratch(Index head_width) {
+    return (2 * head_width + 2 * block_keys) * width + 2 * block_keys * head_width;
+  }
+
+  Block(const Task<T>& task, Index kv_head, Index first, Index count, float* memory)
+      : task_(task), kv_head_(kv_head), first_(first), count_(count) {
+    const Index head_width = task.shape.head_width;
+    const auto take = [&](Index floats) {
+      float* const part = memory;
+      memory += floats;
+      return part;
+    };
+    queries_ = reinterpret_cast<Lines>(take(head_width * width));
+    outputs_ = reinterpret_cast<Lines>(take(head_width * width));
+    scores_ = reinterpret_cast<Lines>(take(block_keys * width));
+    weights_ = reinterpret_cast<Lines>(take(block_keys * width));
+    keys_ = reinterpret_cast<Stored*>(take(block_keys * head_width));
+    values_ = reinterpret_cast<Stored*>(take(block_keys * head_width));
+  }
+
+  void run() {
+    load_queries();
+    maximum_.setConstant(-std::numeric_limits<float>::infinity());
+    total_.setZero();
+    const Index last_limit = limits_.maxCoeff();
+    for (Index key = 0; key < last_limit; key += block_keys) {
+      const Index count = std::min<Index>(block_keys, last_limit - key);
+      score(key, count);
+      if (key + count > limits_.minCoeff()) mask(key, count);
+      weigh(count);
+      add_values(key, count);
+    }
+    store();
+  }
+
+ private:
+  /// Puts the queries across the lanes. Spare lanes repeat the last query.
+  void load_queries() {
+    const Index steps = task_.shape.head_width / Products::depth;
+    for (Index lane = 0; lane < width; ++lane) {
+      const Index query = first_ + std::min(lane, count_ - 1);
+      const T* const from = task_.query(kv_head_, query);
+      limits_(lane) = task_.limit(query);
+      for (Index k = 0; k < steps; ++k) put(queries_, k, lane, from + k * Products::depth);
+    }
+    std::fill_n(reinterpret_cast<float*>(outputs_), task_.shape.head_width * width, 0.0f);
+  }
+
+  static void put(Lines lines, Index k, Index lane, const T* from) {
+    float* const to = reinterpret_cast<float*>(lines[k]) + lane;
+    if constexpr (Products::depth == 2) {
+      std::memcpy(to, from, sizeof(float));
+    } else {
+      *to = static_cast<float>(*from);
+    }
+  }
+
+  void score(Index key, Index count) {
+    const Index head_width = task_.shape.head_width;
+    std::array<const Stored*, block_keys> from;
+    for (Index i = 0; i < count; ++i) {
+      const T* const in_place = task_.cache.keys + task_.offset(kv_head_, key + i);
+      if constexpr (std::is_same_v<T, Stored>) {
+        from[static_cast<std::size_t>(i)] = in_place;
+      } else {
+        convert(in_place, keys_ + i * head_width);
+        from[static_cast<std::size_t>(i)] = keys_ + i * head_width;
+      }
+    }
+    for_tiles<height>(0, count, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
+      Vector sum[Height][Columns] = {};
+      const Stored* const* const rows = from.data() + first;
+      add_products<Products>(
+          head_width / Products::depth,
+          [rows](Index i, Index k) { return Products::load(rows[i] + k * Products::depth); }, queries_, sum);
+      for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, scores_[first + i]);
+    });
+  }
+
+  void convert(const T* from, float* to) const {
+    Eigen::Map<Eigen::ArrayXf>(to, task_.shape.head_width) =
+        Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>(from, task_.shape.head_width).template cast<float>();
+  }
+
+  /// Hides the keys from the queries that may not see them.
+  void mask(Index key, Index count) {
+    for (Index i = 0; i < count; ++i) {
+      const auto hidden = limits_ <= static_cast<Position>(key + i);
+      RowMap row = line(scores_, i);
+      row = hidden.select(-std::numeric_limits<float>::infinity(), row);
+    }
+  }
+
+  /// Scores to weights, relative to the largest score so far; what was summed before is corrected to it.
+  void weigh(Index count) {
+    Row largest = maximum_;
+    for (Index i = 0; i < count; ++i) largest = largest.max(line(scores_, i));
+    correction_ = ((maximum_ - largest) * task_.shape.scale).exp();
+    maximum_ = largest;
+    total_ *= correction_;
+    for (Index i = 0; i < count; ++i) {
+      RowMap row = line(scores_, i);
+      row = ((row - largest) * task_.shape.scale).exp();
+      total_ += row;
+    }
+    if constexpr (Products::depth == 2) pair_weights(count);
+  }
+
+  void add_values(Index key, Index count) {
+    const Index head_width = task_.shape.head_width;
+    load_values(key, count);
+    const Lines weights = Products::depth == 2 ? weights_ : scores_;
+    const Stored* const values = values_;
+    Vector correction[Columns];
+    std::memcpy(correction, correction_.data(), sizeof(correction));
+    for_tiles<height>(0, head_width, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
+      Vector sum[Height][Columns];
+      for (int i = 0; i < Height; ++i) {
+        for (int c = 0; c < Columns; ++c) sum[i][c] = outputs_[first + i][c] * correction[c];
+      }
+      const Stored* const column = values + first * Products::depth;
+      const Index stride = head_width * Products::depth;
+      add_products<Products>(
+          (count + Products::depth - 1) / Products::depth,
+          [column, stride](Index i, Index k) { return Products::load(column + k * stride + i * Products::depth); },
+          weights, sum);
+      for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, outputs_[first + i]);
+    });
+  }
+
+  /// Copies the block's values `[count x head_width]`; in pairs, the same element of two tokens side by side.
+  void load_values(Index key, Index count) {
+    const Index head_width = task_.shape.head_width;
+    for (Index i = 0; i < count; i += Products::depth) {
+      const T* const even = task_.cache.values + task_.offset(kv_head_, key + i);
+      Stored* const to = values_ + i * head_width;
+      if constexpr (Products::depth == 2) {
+        // The last token of an odd count is its own neighbour, with weight 0.
+        const T* const odd = i + 1 < count ? task_.cache.values + task_.offset(kv_head_, key + i + 1) : even;
+        for (Index k = 0; k < head_width; ++k) {
+          to[2 * k] = even[k];
+          to[2 * k + 1] = odd[k];
+        }
+      } else {
+        convert(even, to);
+      }
+    }
+  }
+
+#ifdef __AVX512BF16__
+  /// Rounds the weights to bfloat16, those of two neighbouring keys side by side.
+  void pair_weights(Index count) {
+    if (count % 2 == 1) line(scores_, count).setZero();
+    for (Index i = 0; i < count; i += 2) {
+      for (int c = 0; c < Columns; ++c) {
+        const __m256i even = (__m256i)_mm512_cvtneps_pbh(scores_[i][c]);
+        const __m256i odd = (__m256i)_mm512_cvtneps_pbh(scores_[i + 1][c]);
+        const __m512i pairs =
+            _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+        weights_[i / 2][c] = _mm512_castsi512_ps(pairs);
+      }
+    }
+  }
+#endif
+
+  void store() {
+    for (Index lane = 0; lane < count_; ++lane) {
+      T* const to = task_.result(kv_head_, first_ + lane);
+      const float* const from = reinterpret_cast<const float*>(outputs_) + lane;
+      for (Index k = 0; k < task_.shape.head_width; ++k) to[k] = static_cast<T>(from[k * width] / total_(lane));
+    }
+  }
+
+  static RowMap line(Lines lines, Index i) { return RowMap(reinterpret_cast<float*>(lines[i])); }
+
+  const Task<T>& task_;
+  Index kv_head_;
+  Index first_;
+  Index count_;
+  Lines queries_;   // [head_width] elements or pairs of them
+  Lines outputs_;   // [head_width] not yet divided by total_
+  Lines scores_;    // [block_keys]
+  Lines weights_;   // [block_keys / 2] pairs
+  Stored* keys_;    // [block_keys x head_width] where keys must be converted
+  Stored* values_;  // [block_keys x head_width]
+  Eigen::Array<Position, width, 1> limits_;
+  Row maximum_, total_, correction_;
+};
+
+template <class T, int Columns>
+void run(const Task<T>& task, [[maybe_unused]] int threads, AttentionWorkspace& workspace) {
+  constexpr Index width = Columns * lanes;
+  const Index queries = task.queries.rows * task.group();
+  const Index blocks = (queries + width - 1) / width;
+  const Index scratch = Block<T, Columns>::scratch(task.shape.head_width);
+  float* const memory = workspace.reserve(threads, scratch);
+  // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
+  // together.
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (Index i = 0; i < task.shape.kv_heads * blocks; ++i) {
+    Index thread = 0;
+#ifdef _OPENMP
+    thread = omp_get_thread_num();
+#endif
+    const Index first = (blocks - 1 - i % blocks) * width;
+    Block<T, Columns>(task, i / blocks, first, std::min(width, queries - first), memory + thread * scratch).run();
+  }
+}
+
+template <class T>
+void check(const Task<T>& task, int threads) {
+  const AttentionShape& shape = task.shape;
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
+    detail::fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
+  if (shape.head_width < 2 || shape.head_width % 2 != 0)
+    detail::fail("attention: head width ", shape.head_width, " is out of range, even and at least 2");
+  const Index width = shape.heads * shape.head_width;
+  if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
+    detail::fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows,
+                 " x ", task.out.width, "], both must be [rows x ", width, "]");
+  if (std::ssize(task.key_limits) != task.queries.rows)
+    detail::fail("attention: ", task.key_limits.size(), " key limits for ", task.queries.rows, " rows");
+  Position least = 1;
+  for (const Position limit : task.key_limits) {
+    if (limit < least || limit > std::ssize(task.keys))
+      detail::fail("attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
+    least = limit;
+  }
+  if (threads < 1) detail::fail("attention: threads ", threads, " is out of range, at least 1");
+}
+
+}  // namespace
+
+template <class T>
+void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, Rows<T> out, int threads, AttentionWorkspace& workspace) {
+  const Task<T> task{shape, queries, cache, keys, key_limits, out};
+  check(task, threads);
+  // A few queries, as in decode, would leave most lanes of a wide block idle.
+  const Index count = queries.rows * task.group();
+  if (count <= lanes) {
+    run<T, 1>(task, threads, workspace);
+  } else if (count <= 2 * lanes) {
+    run<T, 2>(task, threads, workspace);
+  } else {
+    run<T, 4>(task, threads, workspace);
+  }
+}
+
+template void attention(const AttentionShape&, Rows<const float>, const KeyValues<float>&, Positions, Positions,
+                        Rows<float>, int, AttentionWorkspace&);
+template void attention(const AttentionShape&, Rows<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
+                        Positions, Positions, Rows<Eigen::bfloat16>, int, AttentionWorkspace&);
+
+}  // namespace lazyllm::llama

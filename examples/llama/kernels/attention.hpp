@@ -1,0 +1,57 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <span>
+
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/core/rows.hpp"
+
+namespace lazyllm::llama {
+
+/// Heads of an attention layer. Query head h reads key/value head h / (heads / kv_heads).
+struct AttentionShape {
+  Index heads = 0;
+  Index kv_heads = 0;    ///< divides `heads`
+  Index head_width = 0;  ///< even
+  float scale = 1;       ///< of the scores, usually 1 / sqrt(head_width)
+};
+
+/// K and V of one sequence in one layer. Token p's key of head h starts at `keys + p * token_stride + h * head_stride`,
+/// its value at the same offset from `values`. Strides count elements.
+template <class T>
+struct KeyValues {
+  const T* keys = nullptr;
+  const T* values = nullptr;
+  Index token_stride = 0;
+  Index head_stride = 0;
+};
+
+/// Scratch memory of `attention`. Grows with the threads and the head width, not with the number of tokens. Serves one
+/// call at a time.
+class AttentionWorkspace {
+ public:
+  /// `count` floats per thread, uninitialised, aligned for Eigen. Valid until the next call.
+  float* reserve(int threads, Index count) {
+    if (threads * count > floats_.size()) floats_.resize(threads * count);
+    return floats_.data();
+  }
+
+ private:
+  Eigen::ArrayXf floats_;
+};
+
+/// out = softmax(scale Q K^T, visible keys only) V, with float sums, in blocks: no `[rows x keys]` matrix.
+/// `queries` and `out` are `[rows x heads * head_width]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and V of
+/// no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size(). A
+/// row's result depends on its query and the keys it sees only, bit for bit: not on the other rows, nor on `threads`.
+/// Throws `lazyllm::invalid_argument` when the shapes do not fit each other or a limit is out of range.
+template <class T>
+void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, Rows<T> out, int threads, AttentionWorkspace& workspace);
+
+extern template void attention(const AttentionShape&, Rows<const float>, const KeyValues<float>&, Positions, Positions,
+                               Rows<float>, int, AttentionWorkspace&);
+extern template void attention(const AttentionShape&, Rows<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
+                               Positions, Positions, Rows<Eigen::bfloat16>, int, AttentionWorkspace&);
+
+}  // namespace lazyllm::llama

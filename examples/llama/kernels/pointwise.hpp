@@ -1,0 +1,65 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "examples/llama/checkpoint/model_config.hpp"
+#include "examples/llama/checkpoint/tensor.hpp"
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/core/rows.hpp"
+
+/// The small operations of a layer. Each treats every row alone, in float, and rounds its result to T once; `T` is
+/// `float` or `Eigen::bfloat16`. All throw `lazyllm::invalid_argument` when shapes do not fit each other.
+namespace lazyllm::llama {
+
+/// out = weight * x / sqrt(mean(x^2) + epsilon) for each row. `weight` `[width]`; `out` may be `x`.
+template <class T>
+void rms_norm(Rows<const T> x, std::span<const float> weight, float epsilon, Rows<T> out, int threads);
+
+/// Cosines and sines of the rotary angles, computed once for each position.
+class RotaryTable {
+ public:
+  /// `head_width` is even; `interleaved` rotates the elements (2i, 2i+1) of a head, else (i, i + head_width / 2).
+  RotaryTable(Index head_width, double theta, const RopeScaling& scaling, bool interleaved);
+
+  /// Makes the positions below `positions` available. Not to be called while others read the table.
+  void reserve(Index positions);
+
+  Index positions() const { return positions_; }
+  Index head_width() const { return 2 * static_cast<Index>(frequencies_.size()); }
+  bool interleaved() const { return interleaved_; }
+
+  const float* cosines(Index position) const { return angles_.data() + position * head_width(); }  ///< `[head_width/2]`
+  const float* sines(Index position) const { return cosines(position) + head_width() / 2; }        ///< `[head_width/2]`
+
+ private:
+  std::vector<double> frequencies_;  // radians per position
+  std::vector<float> angles_;        // [positions x (cosines, sines)]
+  Index positions_ = 0;
+  bool interleaved_;
+};
+
+/// Rotates rows `[rows x heads * head_width]`, of queries or keys or both side by side, in place. Row i is at
+/// `positions[i]`, which `table` must have.
+template <class T>
+void rotate(Rows<T> rows, Positions positions, const RotaryTable& table, int threads);
+
+/// out `[rows x width]` = silu(gate) * up, where `gate_up` `[rows x 2 * width]` has the gate first.
+template <class T>
+void swiglu(Rows<const T> gate_up, Rows<T> out, int threads);
+
+/// y += x
+template <class T>
+void add(Rows<const T> x, Rows<T> y, int threads);
+
+/// Row i of `out` `[tokens x width]` is row `tokens[i]` of `table` `[vocab x width]`, any element type.
+/// Throws `lazyllm::invalid_argument` for a token outside 0 .. vocab - 1; `out` is then unchanged.
+template <class T>
+void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> out, int threads);
+
+/// Index of the first largest value. `values` must not be empty.
+Index argmax(std::span<const float> values);
+
+}  // namespace lazyllm::llama

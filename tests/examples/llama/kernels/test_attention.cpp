@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <numeric>
+
+#include "examples/llama/kernels/attention.hpp"
+#include "lazyllm/error.hpp"
+#include "support.hpp"
+
+namespace lazyllm::llama::test {
+namespace {
+
+/// A random sequence: K and V of `tokens` tokens in one layer, NaN where a token is not among the keys.
+template <class T>
+struct Sample {
+  AttentionShape shape;
+  std::vector<Position> keys;
+  std::vector<Position> key_limits;
+  Matrix<T> queries;
+  Matrix<T> cached_keys;
+  Matrix<T> cached_values;
+
+  KeyValues<T> cache() const {
+    return {cached_keys.values.data(), cached_values.values.data(), cached_keys.width, shape.head_width};
+  }
+
+  Matrix<T> run(int threads) const {
+    AttentionWorkspace workspace;
+    Matrix<T> out(queries.rows, queries.width, static_cast<T>(NAN));
+    attention(shape, queries.view(), cache(), keys, key_limits, out.view(), threads, workspace);
+    return out;
+  }
+};
+
+template <class T>
+Sample<T> sample(AttentionShape shape, Index tokens, std::vector<Position> keys, std::vector<Position> key_limits,
+                 float size = 3) {
+  const Index rows = std::ssize(key_limits);
+  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_width));
+  Sample<T> made{shape,
+                 std::move(keys),
+                 std::move(key_limits),
+                 random_matrix<T>(rows, shape.heads * shape.head_width, 1, size),
+                 random_matrix<T>(tokens, shape.kv_heads * shape.head_width, 2, size),
+                 random_matrix<T>(tokens, shape.kv_heads * shape.head_width, 3)};
+  for (Position token = 0; token < tokens; ++token) {
+    if (std::binary_search(made.keys.begin(), made.keys.end(), token)) continue;
+    for (Index i = 0; i < made.cached_keys.width; ++i) {
+      made.cached_keys(token, i) = made.cached_values(token, i) = static_cast<T>(NAN);
+    }
+  }
+  return made;
+}
+
+/// softmax(scale Q K^T) V, the obvious way, in double.
+template <class T>
+Matrix<double> reference(const Sample<T>& sample) {
+  const AttentionShape& shape = sample.shape;
+  Matrix<double> out(sample.queries.rows, sample.queries.width);
+  for (Index row = 0; row < out.rows; ++row) {
+    for (Index head = 0; head < shape.heads; ++head) {
+      const Index query_at = head * shape.head_width;
+      const Index key_at = head / (shape.heads / shape.kv_heads) * shape.head_width;
+      const auto visible =
+          std::span(sample.keys).first(static_cast<std::size_t>(sample.key_limits[static_cast<std::size_t>(row)]));
+      std::vector<double> weights;
+      for (const Position token : visible) {
+        double score = 0;
+        for (Index i = 0; i < shape.head_width; ++i) {
+          score += static_cast<double>(sample.queries(row, query_at + i)) *
+                   static_cast<double>(sample.cached_keys(token, key_at + i));
+        }
+        weights.push_back(score * shape.scale);
+      }
+      const double largest = *std::max_element(weights.begin(), weights.end());
+      for (double& weight : weights) weight = std::exp(weight - largest);
+      const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (std::size_t k = 0; k < visible.size(); ++k) {
+        for (Index i = 0; i < shape.head_width; ++i) {
+          out(row, query_at + i) +=
+              weights[k] / total * static_cast<double>(sample.cached_values(visible[k], key_at + i));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<Position> first_positions(Position count, Position first = 0) {
+  std::vector<Position> positions(static_cast<std::size_t>(count));
+  std::iota(positions.begin(), positions.end(), first);
+  return positions;
+}
+
+/// Keeps about `percent` of the tokens, the last one always.
+std::vector<Position> ragged_positions(Position tokens, unsigned percent) {
+  std::mt19937 random(percent);
+  std::vector<Position> kept;
+  for (Position token = 0; token < tokens; ++token) {
+    if (random() % 100 < percent || token + 1 == tokens) kept.push_back(token);
+  }
+  return kept;
+}
+
+template <class T>
+void check_sample(const Sample<T>& sample) {
+  CAPTURE(sample.shape.heads);
+  CAPTURE(sample.shape.kv_heads);
+  CAPTURE(sample.shape.head_width);
+  CAPTURE(sample.queries.rows);
+  CAPTURE(sample.keys.size());
+  const auto out = sample.run(2);
+  check_close(out, reference(sample), tolerance<T>);
+  CHECK(sample.run(1).same_bits(out));
+  CHECK(sample.run(5).same_bits(out));
+}
+
+TEST_CASE_TEMPLATE("causal rows", T, float, Eigen::bfloat16) {
+  for (const Position tokens : {1, 2, 5, 63, 64, 65, 130, 201}) {
+    check_sample(sample<T>({2, 2, 64}, tokens, first_positions(tokens), first_positions(tokens, 1)));
+  }
+}
+
+TEST_CASE_TEMPLATE("grouped heads of all widths", T, float, Eigen::bfloat16) {
+  for (const Index group : {1, 2, 4, 8}) {
+    for (const Index head_width : {2, 6, 8, 48, 64, 80, 128, 134}) {
+      const Index kv_heads = 3;
+      check_sample(
+          sample<T>({group * kv_heads, kv_heads, head_width}, 71, first_positions(71), first_positions(71, 1)));
+      check_sample(sample<T>({group * kv_heads, kv_heads, head_width}, 71, first_positions(71), {71}));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("suffix rows", T, float, Eigen::bfloat16) {
+  for (const Position rows : {1, 3, 17, 40, 100}) {
+    check_sample(sample<T>({4, 2, 32}, 301, first_positions(301), first_positions(rows, 302 - rows)));
+  }
+}
+
+TEST_CASE_TEMPLATE("ragged keys and rows; other tokens are not read", T, float, Eigen::bfloat16) {
+  for (const unsigned percent : {1u, 20u, 50u, 90u}) {
+    const auto keys = ragged_positions(400, percent);
+    const auto count = static_cast<Position>(keys.size());
+    check_sample(sample<T>({4, 2, 64}, 400, keys, first_positions(count, 1)));
+    std::vector<Position> some_limits;
+    for (Position limit = 1 + count / 7; limit <= count; limit += 1 + count / 11) some_limits.push_back(limit);
+    some_limits.push_back(count);
+    check_sample(sample<T>({4, 2, 64}, 400, keys, some_limits));
+    check_sample(sample<T>({4, 2, 64}, 400, keys, {count, count, count}));
+  }
+}
+
+TEST_CASE_TEMPLATE("a row depends on its own keys only, bit for bit", T, float, Eigen::bfloat16) {
+  auto all = sample<T>({4, 2, 16}, 150, first_positions(150), first_positions(150, 1));
+  const auto out = all.run(2);
+  for (const Position row : {0, 1, 63, 64, 100, 149}) {
+    auto alone = all;
+    alone.key_limits = {row + 1};
+    alone.queries = Matrix<T>(1, all.queries.width);
+    std::copy_n(all.queries.view().row(row), all.queries.width, alone.queries.values.data());
+    // Later tokens would show in the result if their weight were not exactly zero.
+    for (Index token = row + 1; token < 150; ++token) {
+      for (Index i = 0; i < all.cached_values.width; ++i) alone.cached_values(token, i) = static_cast<T>(1e30f);
+    }
+    const auto out_alone = alone.run(1);
+    CHECK(std::memcmp(out_alone.values.data(), out.view().row(row), out_alone.values.size() * sizeof(T)) == 0);
+  }
+}
+
+TEST_CASE_TEMPLATE("large scores do not overflow, and hidden keys weigh exactly nothing", T, float, Eigen::bfloat16) {
+  auto made = sample<T>({2, 1, 32}, 140, first_positions(140), first_positions(140, 1), 30);
+  check_sample(made);
+  const auto out = made.run(1);
+  for (Index i = 0; i < made.cached_values.width; ++i) made.cached_values(139, i) = static_cast<T>(1e30f);
+  const auto changed = made.run(1);
+  CHECK(std::memcmp(changed.values.data(), out.values.data(), static_cast<std::size_t>(139 * out.width) * sizeof(T)) ==
+        0);
+}
+
+TEST_CASE_TEMPLATE("strided queries, cache and out", T, float, Eigen::bfloat16) {
+  const auto packed = sample<T>({4, 2, 16}, 90, first_positions(90), first_positions(90, 1));
+  const auto expected = packed.run(1);
+  // Heads before tokens, as [kv_heads x tokens x head_width]; queries at the head of wider, fused rows.
+  Matrix<T> keys(2 * 90, 16), values(2 * 90, 16), fused(90, 100), out(90, 70);
+  for (Index token = 0; token < 90; ++token) {
+    for (Index i = 0; i < 32; ++i) {
+      keys(i / 16 * 90 + token, i % 16) = packed.cached_keys(token, i);
+      values(i / 16 * 90 + token, i % 16) = packed.cached_values(token, i);
+    }
+    std::copy_n(packed.queries.view().row(token), 64, fused.view().row(token));
+  }
+  AttentionWorkspace workspace;
+  attention<T>(packed.shape, {fused.values.data(), 90, 64, 100},
+               {keys.values.data(), values.values.data(), 16, 90 * 16}, packed.keys, packed.key_limits,
+               {out.values.data(), 90, 64, 70}, 2, workspace);
+  for (Index token = 0; token < 90; ++token) {
+    CHECK(std::memcmp(out.view().row(token), expected.view().row(token), 64 * sizeof(T)) == 0);
+  }
+}
+
+TEST_CASE("attention accepts no rows and rejects what does not fit") {
+  auto good = sample<float>({4, 2, 8}, 10, first_positions(10), first_positions(10, 1));
+  auto none = sample<float>({4, 2, 8}, 10, first_positions(10), {});
+  CHECK(none.run(2).values.empty());
+  const auto rejects = [&](const auto& change) {
+    auto bad = good;
+    change(bad);
+    CHECK_THROWS_AS(bad.run(1), invalid_argument);
+  };
+  rejects([](auto& bad) { bad.shape.kv_heads = 3; });
+  rejects([](auto& bad) { bad.shape.head_width = 7; });
+  rejects([](auto& bad) { bad.shape.heads = 8; });
+  rejects([](auto& bad) { bad.key_limits.back() = 11; });
+  rejects([](auto& bad) { bad.key_limits.front() = 0; });
+  rejects([](auto& bad) { std::swap(bad.key_limits[3], bad.key_limits[4]); });
+  rejects([](auto& bad) { bad.key_limits.pop_back(); });
+  CHECK_THROWS_AS(good.run(0), invalid_argument);
+}
+
+}  // namespace
+}  // namespace lazyllm::llama::test
