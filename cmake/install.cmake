@@ -1,7 +1,8 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/LazyLLM)
+# Headers alone: nothing depends on the architecture.
+set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/LazyLLM)
 install(TARGETS LazyLLM EXPORT LazyLLMTargets)
 install(EXPORT LazyLLMTargets NAMESPACE LazyLLM:: DESTINATION ${package_dir})
 install(DIRECTORY include/lazyllm DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

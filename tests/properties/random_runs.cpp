@@ -7,6 +7,7 @@
 #include <random>
 
 #include "support/naive_lazy.hpp"
+#include "support/runs.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace lazyllm;
@@ -90,7 +91,7 @@ struct Engine {
   using T = typename Storage::value_type;
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
 
-  Engine(const TinyModel& model_, int threads) : model(model_), context(threads) {
+  Engine(const TinyModel& shared_model, int threads) : model(shared_model), context(threads) {
     for (Index layer = 0; layer < model.shape().layers; ++layer) {
       if constexpr (std::is_same_v<FeedForwardBlock, NoFeedForward>) {
         layers.emplace_back(AttentionBlock{&model, layer, &batch});
@@ -154,14 +155,14 @@ void check_invariant(Request<Storage>& request) {
   CHECK(request.naive.parked() == parked);
 }
 
-/// Random batches of random requests with random schedules, grown by random steps, truncated and forked at random: every
-/// step must agree with the naive reference bit for bit.
+/// Random batches of random requests with random schedules, grown by random steps, truncated and forked at random:
+/// every step must agree with the naive reference bit for bit.
 template <class Storage, class AttentionBlock, class FeedForwardBlock = NoFeedForward>
 void random_runs(unsigned seeds, bool any_score) {
   using T = typename Storage::value_type;
   Index pruned = 0;
   Index revived = 0;
-  for (unsigned seed = 0; seed < seeds; ++seed) {
+  for (unsigned seed = 0; seed < runs(seeds); ++seed) {
     CAPTURE(seed);
     Random random(seed);
     const Index kv_heads = Index{1} << random.between(0, 2);
@@ -174,8 +175,9 @@ void random_runs(unsigned seeds, bool any_score) {
     const Index count = random.between(1, 3);
     for (Index i = 0; i < count; ++i) {
       Policy policy = random.policy(layers);
-      requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())), TinyCache<T>(model.shape(), capacity),
-                          NaiveLazy<T>(model), Pruner(policy, any_score ? random.score() : AttentionScore{}), policy});
+      requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())),
+                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T>(model),
+                          Pruner(policy, any_score ? random.score() : AttentionScore{}), policy});
     }
     for (Index turn = random.between(2, 8); turn > 0; --turn) {
       std::vector<Request<Storage>*> members;
@@ -206,7 +208,8 @@ void random_runs(unsigned seeds, bool any_score) {
       }
       if (random.chance(0.2) && requests.size() < 4) {
         Request<Storage>& parent = requests.front();
-        requests.push_back({parent.sequence.fork(engine.context), parent.cache, parent.naive, parent.pruner, parent.policy});
+        requests.push_back(
+            {parent.sequence.fork(engine.context), parent.cache, parent.naive, parent.pruner, parent.policy});
         check_invariant(requests.back());
       }
     }
@@ -228,16 +231,15 @@ TEST_CASE("random runs: pooled storage, separate feed-forward, every score") {
   random_runs<cpu::PooledStorage<float>, TinyAttention<float>, Separate<float>>(1000, true);
 }
 
-TEST_CASE("random runs: fused block") {
-  random_runs<cpu::PooledStorage<float>, TinyFusedBlock<float>>(400, true);
-}
+TEST_CASE("random runs: fused block") { random_runs<cpu::PooledStorage<float>, TinyFusedBlock<float>>(400, true); }
 
 TEST_CASE("random runs: host with its own scores") {
   random_runs<cpu::DenseStorage<float>, TinyScoringAttention<float>, Separate<float>>(400, false);
 }
 
 TEST_CASE("random runs: bfloat16 rows") {
-  random_runs<cpu::PooledStorage<Eigen::bfloat16>, TinyAttention<Eigen::bfloat16>, Separate<Eigen::bfloat16>>(300, true);
+  random_runs<cpu::PooledStorage<Eigen::bfloat16>, TinyAttention<Eigen::bfloat16>, Separate<Eigen::bfloat16>>(300,
+                                                                                                              true);
 }
 
 TEST_CASE("random runs: half rows") {

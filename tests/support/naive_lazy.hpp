@@ -127,8 +127,8 @@ class NaiveLazy {
     return static_cast<std::size_t>(number);
   }
 
-  /// The probabilities of one query come from the library, whose scoring is tested elsewhere: other roundings would make
-  /// other sets where scores are nearly equal. What is made of them is written out here again.
+  /// The probabilities of one query come from the library, whose scoring is tested elsewhere: other roundings would
+  /// make other sets where scores are nearly equal. What is made of them is written out here again.
   Vector scores_of(const std::map<Position, KeyValue>& kv, const std::map<Position, Vector>& queries,
                    const std::vector<Position>& active, Index before, const AttentionScore& score,
                    std::map<Position, float>& sums) const {
@@ -182,8 +182,8 @@ class NaiveLazy {
     const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
     double held = 0;
     for (const std::size_t i : order) {
-      const bool enough = selection.kind == count ? std::ssize(result) >= selection.count
-                                                  : held >= selection.mass * total - 1e-9;
+      const bool enough =
+          selection.kind == count ? std::ssize(result) >= selection.count : held >= selection.mass * total - 1e-9;
       if (enough && !selection.protects(active[i], tokens_)) break;
       result.push_back(active[i]);
       held += scores[i];

@@ -9,8 +9,8 @@
 
 #include "lazyllm/lazyllm.hpp"
 
-/// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in the
-/// batch. The reference engine of the tests.
+/// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in
+/// the batch. The reference engine of the tests.
 namespace lazyllm::test {
 
 struct TinyShape {
@@ -49,8 +49,9 @@ class TinyModel {
     output_ = matrix(shape.vocab, width, 1);
     for (Index layer = 0; layer < shape.layers; ++layer) {
       // Queries and keys are scaled up so that attention is far from uniform.
-      layers_.push_back({matrix(width, width, 3), matrix(shape.kv_width(), width, 2), matrix(shape.kv_width(), width, 1),
-                         matrix(width, width, 1), matrix(2 * width, width, 1), matrix(width, 2 * width, 1)});
+      layers_.push_back({matrix(width, width, 3), matrix(shape.kv_width(), width, 2),
+                         matrix(shape.kv_width(), width, 1), matrix(width, width, 1), matrix(2 * width, width, 1),
+                         matrix(width, 2 * width, 1)});
     }
   }
 
@@ -188,7 +189,8 @@ class TinyModel {
   std::vector<Layer> layers_;
 };
 
-/// K/V of one sequence in all layers, poisoned with NaN where nothing has been computed, and a count of the computations.
+/// K/V of one sequence in all layers, poisoned with NaN where nothing has been computed, and a count of the
+/// computations.
 template <class T>
 struct TinyCache {
   TinyCache(const TinyShape& shape, Index capacity)
@@ -259,12 +261,8 @@ struct TinyAttention {
 
   QueryRows<T> queries(const LayerPlan&) const {
     const TinyShape& shape = model->shape();
-    return {query_rows.data(),
-            shape.width(),
-            shape.head_width,
-            shape.heads,
-            shape.head_width,
-            1 / std::sqrt(static_cast<float>(shape.head_width))};
+    return {query_rows.data(), shape.width(),    shape.head_width,
+            shape.heads,       shape.head_width, 1 / std::sqrt(static_cast<float>(shape.head_width))};
   }
 
   ContiguousKeys<T> keys(const LayerPlan&, Index s) const {

@@ -25,11 +25,7 @@ struct Rows {
   /// The rows `[first, first + count)`.
   constexpr Rows subrows(Index first, Index count) const { return {row(first), count, width, stride}; }
 
-  constexpr operator Rows<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {data, rows, width, stride};
-  }
+  constexpr operator Rows<const T>() const requires(!std::is_const_v<T>) { return {data, rows, width, stride}; }
 };
 
 }  // namespace lazyllm

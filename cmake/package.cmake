@@ -1,0 +1,12 @@
+# `cpack` makes an archive and a Debian package of the headers.
+set(CPACK_PACKAGE_NAME lazyllm)
+set(CPACK_PACKAGE_FILE_NAME lazyllm-${PROJECT_VERSION})
+set(CPACK_PACKAGE_CONTACT "the LazyLLM C++ authors")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_GENERATOR TGZ DEB)
+set(CPACK_DEBIAN_PACKAGE_NAME lazyllm-dev)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libeigen3-dev (>= 3.4)")
+include(CPack)
