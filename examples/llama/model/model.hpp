@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
@@ -11,6 +13,10 @@
 #include "lazyllm/core/rows.hpp"
 
 namespace lazyllm::llama {
+
+/// Where a model's weights come from: a weight by its Hugging Face name and its shape. The data must stay valid as long
+/// as a copy of the source lives.
+using WeightSource = std::function<Tensor(const std::string& name, const std::vector<Index>& shape)>;
 
 /// Weights of a Llama-like model, packed for the GEMM library; only the embedding table stays in the mapped file. `T`,
 /// of weights, K/V and hidden states, is `float` or `Eigen::bfloat16`. Immutable after loading.
@@ -27,10 +33,19 @@ class Model {
     Linear<T> down;     // [width x ffn_width]
   };
 
-  /// Throws `checkpoint_error` if a weight is missing or has the wrong shape.
-  Model(const Checkpoint& checkpoint, int threads);
+  /// Throws what `source` throws.
+  Model(ModelConfig config, WeightSource source, int threads);
 
-  const ModelConfig& config() const { return checkpoint_.config(); }
+  /// Throws `checkpoint_error` if a weight is missing or has the wrong shape.
+  Model(const Checkpoint& checkpoint, int threads)
+      : Model(
+            checkpoint.config(),
+            [checkpoint](const std::string& name, const std::vector<Index>& shape) {
+              return checkpoint.tensor(name, std::span<const Index>(shape));
+            },
+            threads) {}
+
+  const ModelConfig& config() const { return config_; }
   const Layer& layer(Index i) const { return layers_[static_cast<std::size_t>(i)]; }
   const RotaryTable& rotary() const { return rotary_; }
 
@@ -52,7 +67,8 @@ class Model {
   void logits(Rows<const T> hidden, Rows<T> normed, Rows<float> logits, int threads) const;
 
  private:
-  Checkpoint checkpoint_;
+  ModelConfig config_;
+  WeightSource source_;  // keeps the embedding table
   Tensor embedding_;
   std::vector<Layer> layers_;
   std::vector<float> norm_;

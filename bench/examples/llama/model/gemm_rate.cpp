@@ -1,0 +1,102 @@
+#include "bench/examples/llama/model/gemm_rate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <random>
+#include <vector>
+
+#ifdef LAZYLLM_HAS_ONEDNN
+#include <omp.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+#else
+#include <Eigen/Core>
+#endif
+
+namespace lazyllm::llama {
+
+namespace {
+
+/// Seconds of the fastest of several runs of x `[rows x in]` times `[in x out]`.
+template <class Run>
+double fastest(const Run& run) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 7; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+#ifdef LAZYLLM_HAS_ONEDNN
+double seconds(Index rows, Index in, Index out, bool bf16, int threads) {
+  using namespace dnnl;
+  omp_set_num_threads(threads);
+  engine cpu(engine::kind::cpu, 0);
+  stream stream(cpu);
+  const auto type = bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  const memory::desc x({rows, in}, type, memory::format_tag::ab);
+  const memory::desc y({rows, out}, type, memory::format_tag::ab);
+  const memory::desc any({in, out}, type, memory::format_tag::any);
+#if DNNL_VERSION_MAJOR >= 3
+  const matmul::primitive_desc description(cpu, x, any, y);
+#else
+  const matmul::primitive_desc description(matmul::desc(x, any, y), cpu);
+#endif
+  const auto filled = [&](const memory::desc& shape) {
+    memory result(shape, cpu);
+    std::mt19937 random(1);
+    if (bf16) {
+      // bf16 patterns of numbers in [0.5, 1): products of zeros can run faster than real ones.
+      auto* data = static_cast<std::uint16_t*>(result.get_data_handle());
+      std::generate_n(data, shape.get_size() / 2, [&] { return static_cast<std::uint16_t>(0x3f00 + random() % 128); });
+    } else {
+      std::uniform_real_distribution<float> uniform(-1, 1);
+      std::generate_n(static_cast<float*>(result.get_data_handle()), shape.get_size() / 4,
+                      [&] { return uniform(random); });
+    }
+    return result;
+  };
+  const memory source = filled(x);
+  const memory weights = filled(description.weights_desc());
+  const memory target(y, cpu);
+  const matmul product(description);
+  return fastest([&] {
+    product.execute(stream, {{DNNL_ARG_SRC, source}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, target}});
+    stream.wait();
+  });
+}
+#else
+double seconds(Index rows, Index in, Index out, bool, int threads) {
+  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  Eigen::setNbThreads(threads);
+  const Matrix x = Matrix::Random(rows, in);
+  const Matrix weights = Matrix::Random(in, out);
+  Matrix y(rows, out);
+  return fastest([&] { y.noalias() = x * weights; });
+}
+#endif
+
+}  // namespace
+
+double gemm_rate(const ModelConfig& config, Index rows, bool bf16, int threads) {
+  const Index query_width = config.heads * config.head_width;
+  const Index kv_width = config.kv_heads * config.head_width;
+  const std::array<std::array<Index, 2>, 5> products{{{config.width, query_width},
+                                                      {config.width, 2 * kv_width},
+                                                      {query_width, config.width},
+                                                      {config.width, 2 * config.ffn_width},
+                                                      {config.ffn_width, config.width}}};
+  double operations = 0;
+  double time = 0;
+  for (const auto& [in, out] : products) {
+    operations += 2.0 * static_cast<double>(rows) * static_cast<double>(in * out);
+    time += seconds(rows, in, out, bf16, threads);
+  }
+  return operations / time;
+}
+
+}  // namespace lazyllm::llama
