@@ -1,0 +1,157 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "lazyllm/core/layer_plan.hpp"
+
+using namespace lazyllm;
+
+namespace {
+
+using List = std::vector<Position>;
+
+List list(Positions positions) { return {positions.begin(), positions.end()}; }
+
+/// The mask by its definition.
+Mask expected_mask(const List& rows, const List& keys) {
+  if (rows == keys) return Mask::causal;
+  const List tail(keys.end() - std::ssize(rows), keys.end());
+  return rows == tail ? Mask::suffix_causal : Mask::ragged_causal;
+}
+
+List expected_limits(const List& rows, const List& keys) {
+  List limits;
+  for (const Position row : rows) {
+    limits.push_back(static_cast<Position>(std::ranges::count_if(keys, [row](Position key) { return key <= row; })));
+  }
+  return limits;
+}
+
+void append(PlanBuffers& buffers, const List& rows, const List& keys, Index tokens) {
+  for (const Position row : rows) buffers.append_row(row);
+  for (const Position key : keys) buffers.append_key(key);
+  buffers.finish_sequence(tokens);
+}
+
+}  // namespace
+
+TEST_CASE("plan: the three masks of one sequence") {
+  const auto plan_mask = [](const List& rows, const List& keys) {
+    PlanBuffers buffers;
+    buffers.clear();
+    append(buffers, rows, keys, 10);
+    return buffers.layer(0, 2).sequence(0).mask;
+  };
+  CHECK(plan_mask({2, 5, 9}, {2, 5, 9}) == Mask::causal);
+  CHECK(plan_mask({5, 9}, {2, 5, 9}) == Mask::suffix_causal);
+  CHECK(plan_mask({9}, {2, 5, 9}) == Mask::suffix_causal);
+  CHECK(plan_mask({2, 9}, {2, 5, 9}) == Mask::ragged_causal);
+}
+
+TEST_CASE("plan: the mask of a batch is its least special one") {
+  PlanBuffers buffers;
+  buffers.clear();
+  append(buffers, {0, 1}, {0, 1}, 2);
+  CHECK(buffers.layer(0, 2).mask() == Mask::causal);
+  append(buffers, {2}, {1, 2}, 3);
+  CHECK(buffers.layer(0, 2).mask() == Mask::suffix_causal);
+  append(buffers, {0, 2}, {0, 1, 2}, 3);
+  append(buffers, {0}, {0}, 1);
+  CHECK(buffers.layer(0, 2).mask() == Mask::ragged_causal);
+}
+
+TEST_CASE("plan: keys_contiguous says whether the keys are 0, 1, ...") {
+  const auto contiguous = [](const List& keys) {
+    SequencePlan part;
+    part.keys = keys;
+    return part.keys_contiguous();
+  };
+  CHECK(contiguous({0, 1, 2}));
+  CHECK_FALSE(contiguous({0, 2}));
+  CHECK_FALSE(contiguous({1, 2}));
+  CHECK_FALSE(contiguous({}));
+}
+
+TEST_CASE("plan: only the last layer needs the last rows only") {
+  PlanBuffers buffers;
+  buffers.start(std::vector<PlanBuffers::Extent>{{0, 3}});
+  CHECK_FALSE(buffers.layer(0, 2).last_rows_only());
+  CHECK(buffers.layer(1, 2).last_rows_only());
+  CHECK(buffers.layer(1, 2).layer() == 1);
+  CHECK(buffers.layer(1, 2).layers() == 2);
+}
+
+TEST_CASE("plan: random ragged batches against the definitions, with one set of buffers used again") {
+  std::mt19937 random(1);
+  PlanBuffers buffers;
+  PlanBuffers other;
+  for (int round = 0; round < 300; ++round) {
+    CAPTURE(round);
+    const auto sequences = std::uniform_int_distribution<std::size_t>(1, 4)(random);
+    std::vector<List> rows(sequences);
+    std::vector<List> keys(sequences);
+    std::vector<Index> tokens(sequences);
+    buffers.clear();
+    for (std::size_t s = 0; s < sequences; ++s) {
+      tokens[s] = std::uniform_int_distribution<Index>(1, 12)(random);
+      for (Position p = 0; p < tokens[s]; ++p) {
+        if (p + 1 < tokens[s] && random() % 3 == 0) continue;
+        keys[s].push_back(p);
+        if (p + 1 == tokens[s] || random() % 2 == 0) rows[s].push_back(p);
+      }
+      if (random() % 4 == 0) rows[s] = keys[s];
+      append(buffers, rows[s], keys[s], tokens[s]);
+    }
+    if (round % 2 == 1) buffers.swap(other);
+    const PlanBuffers& filled = round % 2 == 1 ? other : buffers;
+    const LayerPlan plan = filled.layer(1, 3);
+
+    REQUIRE(plan.sequences() == std::ssize(rows));
+    List all_rows, all_keys, all_limits;
+    std::vector<Index> row_indptr{0}, key_indptr{0};
+    for (std::size_t s = 0; s < sequences; ++s) {
+      const SequencePlan part = plan.sequence(static_cast<Index>(s));
+      const List limits = expected_limits(rows[s], keys[s]);
+      CHECK(list(part.positions) == rows[s]);
+      CHECK(list(part.keys) == keys[s]);
+      CHECK(list(part.key_limits) == limits);
+      CHECK(part.first_row == std::ssize(all_rows));
+      CHECK(part.tokens == tokens[s]);
+      CHECK(part.mask == expected_mask(rows[s], keys[s]));
+      all_rows.insert(all_rows.end(), rows[s].begin(), rows[s].end());
+      all_keys.insert(all_keys.end(), keys[s].begin(), keys[s].end());
+      all_limits.insert(all_limits.end(), limits.begin(), limits.end());
+      row_indptr.push_back(std::ssize(all_rows));
+      key_indptr.push_back(std::ssize(all_keys));
+    }
+    CHECK(list(plan.positions()) == all_rows);
+    CHECK(list(plan.keys()) == all_keys);
+    CHECK(list(plan.key_limits()) == all_limits);
+    CHECK(std::ranges::equal(plan.row_indptr(), row_indptr));
+    CHECK(std::ranges::equal(plan.key_indptr(), key_indptr));
+    CHECK(plan.rows() == std::ssize(all_rows));
+    CHECK(filled.rows() == std::ssize(all_rows));
+    CHECK(filled.keys() == std::ssize(all_keys));
+  }
+}
+
+TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all tokens as keys") {
+  PlanBuffers buffers;
+  const std::vector<PlanBuffers::Extent> extents{{0, 3}, {4, 1}, {2, 2}};
+  for (int again = 0; again < 2; ++again) {  // a second start must not see the first one's lists
+    buffers.start(extents);
+    const LayerPlan plan = buffers.layer(0, 1);
+    REQUIRE(plan.sequences() == 3);
+    CHECK(list(plan.positions()) == List{0, 1, 2, 4, 2, 3});
+    CHECK(list(plan.keys()) == List{0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 3});
+    CHECK(list(plan.key_limits()) == List{1, 2, 3, 5, 3, 4});
+    CHECK(plan.sequence(0).mask == Mask::causal);
+    CHECK(plan.sequence(1).mask == Mask::suffix_causal);
+    CHECK(plan.sequence(2).mask == Mask::suffix_causal);
+    CHECK(plan.sequence(1).keys_contiguous());
+    CHECK(plan.sequence(1).tokens == 5);
+  }
+}

@@ -1,0 +1,170 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "layer/scripted_engine.hpp"
+
+using namespace lazyllm;
+using namespace lazyllm::test;
+
+namespace {
+
+using Engine = ScriptedEngine<>;
+using Depths = std::vector<Depth>;
+
+Depths depths(const Engine::Sequence& sequence) { return {sequence.depths().begin(), sequence.depths().end()}; }
+
+/// An engine of 4 layers and a sequence of 6 tokens, of which 1, 3 and 4 were pruned after layer 1 and 2 after layer 3.
+struct Pruned {
+  Engine engine{4};
+  Engine::Sequence sequence = engine.sequence();
+  Engine::Pruner pruner{KeepFraction(Schedule{{1, 0.5}, {3, 0.5}})};
+
+  Pruned() {
+    engine.script->scores = {9, 1, 5, 2, 3, 0};
+    engine.script->scores.resize(64);
+    engine.run({{&sequence, &pruner, 6}});
+    REQUIRE(depths(sequence) == Depths{4, 1, 3, 1, 1, 4});
+  }
+};
+
+/// The message of the `invalid_argument` that `call` throws.
+template <class Call>
+std::string message(const Call& call) {
+  try {
+    call();
+  } catch (const invalid_argument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("sequence: starts empty and refuses a model without layers") {
+  const Engine engine(3);
+  const Engine::Sequence sequence = engine.sequence();
+  CHECK(sequence.layers() == 3);
+  CHECK(sequence.length() == 0);
+  CHECK(sequence.steps() == 0);
+  const auto made_with = [](Index layers) {
+    return message([&] { Engine::Sequence(layers, AuxCache(cpu::DenseStorage<float>(3))); });
+  };
+  CHECK(made_with(0) == "lazyllm: Sequence: layers 0 is out of range, at least 1");
+  CHECK(made_with(-2) == "lazyllm: Sequence: layers -2 is out of range, at least 1");
+}
+
+TEST_CASE("sequence: a step leaves each token's depth and parks those that have not gone all the way") {
+  Pruned test;
+  CHECK(test.sequence.length() == 6);
+  CHECK(test.sequence.steps() == 1);
+  CHECK(test.sequence.aux().parked_rows() == 4);
+  for (const Position p : {1, 2, 3, 4}) CHECK(test.sequence.aux().holds(p));
+  for (const Position p : {0, 5}) CHECK_FALSE(test.sequence.aux().holds(p));
+  CHECK(test.sequence.computed_percent(6) == doctest::Approx(100.0 * (4 + 1 + 3 + 1 + 1 + 4) / 24));
+  CHECK(test.sequence.computed_percent(2) == doctest::Approx(100.0 * 5 / 8));
+  CHECK(test.sequence.computed_percent(0) == 100);
+}
+
+TEST_CASE("sequence: truncate drops tokens with their parked rows") {
+  Pruned test;
+  test.sequence.truncate(6);
+  CHECK(test.sequence.length() == 6);
+  CHECK(test.sequence.aux().parked_rows() == 4);
+  test.sequence.truncate(3);
+  CHECK(depths(test.sequence) == Depths{4, 1, 3});
+  CHECK(test.sequence.aux().parked_rows() == 2);
+  CHECK_FALSE(test.sequence.aux().holds(3));
+  // The rest still works: everything is revived and comes to an end.
+  const Engine::Pruner keep_all{KeepAll()};
+  test.engine.run({{&test.sequence, &keep_all, 2}});
+  CHECK(depths(test.sequence) == Depths{4, 4, 4, 4, 4});
+  CHECK(test.sequence.aux().parked_rows() == 0);
+  CHECK(test.engine.step.stats().revived() == 2);
+  CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("sequence: truncate names the allowed range and changes nothing") {
+  Pruned test;
+  CHECK(message([&] { test.sequence.truncate(7); }) == "lazyllm: Sequence::truncate: 7 tokens is out of range 0 to 6");
+  CHECK(message([&] { test.sequence.truncate(-1); }) ==
+        "lazyllm: Sequence::truncate: -1 tokens is out of range 0 to 6");
+  CHECK(test.sequence.length() == 6);
+  CHECK(test.sequence.aux().parked_rows() == 4);
+}
+
+TEST_CASE("sequence: clear drops tokens, parked rows and counters") {
+  Pruned test;
+  test.sequence.clear();
+  CHECK(test.sequence.length() == 0);
+  CHECK(test.sequence.steps() == 0);
+  CHECK(test.sequence.aux().parked_rows() == 0);
+  test.engine.run({{&test.sequence, &test.pruner, 6}});
+  CHECK(depths(test.sequence) == Depths{4, 1, 3, 1, 1, 4});
+}
+
+TEST_CASE("sequence: a fork and its parent go on alone") {
+  Pruned test;
+  Engine::Sequence fork = test.sequence.fork(test.engine.context);
+  CHECK(depths(fork) == depths(test.sequence));
+  CHECK(fork.steps() == 1);
+  CHECK(fork.layers() == 4);
+  CHECK(fork.aux().parked_rows() == 4);
+
+  const Engine::Pruner keep_all{KeepAll()};
+  test.engine.run({{&fork, &keep_all, 1}});
+  CHECK(depths(fork) == Depths{4, 4, 4, 4, 4, 4, 4});
+  CHECK(test.engine.script->rows_right);
+  CHECK(depths(test.sequence) == Depths{4, 1, 3, 1, 1, 4});
+  CHECK(test.sequence.aux().parked_rows() == 4);
+
+  test.engine.run({{&test.sequence, &keep_all, 1}});
+  CHECK(test.engine.step.stats().revived() == 4);
+  CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("sequence: appended computed tokens need no work, but are attended to and can be pruned") {
+  Engine engine(3);
+  Engine::Sequence sequence = engine.sequence();
+  sequence.append_computed(4);
+  CHECK(depths(sequence) == Depths{3, 3, 3, 3});
+  const Engine::Pruner pruner{KeepFraction(Schedule{{1, 0.5}})};
+  engine.script->scores[2] = 1;
+  engine.run({{&sequence, &pruner, 1}});
+  CHECK(engine.step.stats().computed() == 3);
+  CHECK(engine.step.stats().layers[0].active == 5);
+  CHECK(engine.script->active == std::vector<Position>{0, 2, 4});
+  CHECK(depths(sequence) == Depths{3, 3, 3, 3, 3});
+  CHECK(sequence.aux().parked_rows() == 0);
+  CHECK(message([&] { sequence.append_computed(-1); }) ==
+        "lazyllm: Sequence::append_computed: -1 tokens is out of range, at least 0");
+  CHECK(sequence.length() == 5);
+}
+
+TEST_CASE("sequence: protected from changes while a step runs") {
+  Pruned test;
+  const std::vector<Engine::Entry> entries{{&test.sequence, &test.pruner, 1}};
+  test.engine.begin(entries);
+  const std::string end = " called while the sequence is in a running step";
+  CHECK(message([&] { test.sequence.truncate(0); }) == "lazyllm: Sequence::truncate" + end);
+  CHECK(message([&] { test.sequence.clear(); }) == "lazyllm: Sequence::clear" + end);
+  CHECK(message([&] { test.sequence.append_computed(1); }) == "lazyllm: Sequence::append_computed" + end);
+  CHECK(message([&] { (void)test.sequence.fork(test.engine.context); }) == "lazyllm: Sequence::fork" + end);
+  CHECK(test.sequence.length() == 7);
+  test.engine.step.abort();
+  CHECK(test.sequence.length() == 6);
+  test.sequence.truncate(0);
+  CHECK(test.sequence.length() == 0);
+}
+
+TEST_CASE("sequence: can be moved with its parked rows") {
+  Pruned test;
+  Engine::Sequence moved = std::move(test.sequence);
+  CHECK(depths(moved) == Depths{4, 1, 3, 1, 1, 4});
+  const Engine::Pruner keep_all{KeepAll()};
+  test.engine.run({{&moved, &keep_all, 1}});
+  CHECK(test.engine.step.stats().revived() == 4);
+  CHECK(test.engine.script->rows_right);
+}

@@ -1,0 +1,99 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "lazyllm/policy/policies.hpp"
+
+using namespace lazyllm;
+using Kind = Selection::Kind;
+
+namespace {
+
+const Schedule schedule{{2, 0.5}, {4, 0.25}};
+
+PrunePoint after(Index layers_run, Index steps = 0) {
+  return {.layers_run = layers_run, .layers = 8, .active = 100, .tokens = 120, .new_tokens = 1, .steps = steps};
+}
+
+}  // namespace
+
+TEST_CASE("KeepAll keeps all") { CHECK(KeepAll()(after(1)).kind == Kind::all); }
+
+TEST_CASE("KeepFraction counts at its layers and keeps all elsewhere") {
+  const KeepFraction policy(schedule);
+  CHECK(policy(after(1)).kind == Kind::all);
+  CHECK(policy(after(2)).kind == Kind::count);
+  CHECK(policy(after(2)).count == 50);
+  CHECK(policy(after(3)).kind == Kind::all);
+  CHECK(policy(after(4)).count == 25);
+  CHECK_FALSE(policy(after(4)).random_seed);
+  CHECK(policy(after(4)).protect_first == 0);
+  CHECK(policy(after(4)).protect_last == 1);
+}
+
+TEST_CASE("a policy refuses a model that its schedule does not fit") {
+  PrunePoint point = after(1);
+  point.layers = 4;
+  CHECK_THROWS_AS(KeepFraction{schedule}(point), invalid_argument);
+  CHECK_THROWS_AS(KeepMass{schedule}(point), invalid_argument);
+  CHECK_THROWS_AS(StaticPruning{schedule}(point), invalid_argument);
+  CHECK_THROWS_AS((RandomDrop{schedule, 1}(point)), invalid_argument);
+}
+
+TEST_CASE("PaperSchedule follows the depth of the model") {
+  for (const Index layers : {1, 2, 4, 10, 32, 36}) {
+    const Schedule paper = Schedule::paper(layers);
+    for (Index layer = 1; layer < layers; ++layer) {
+      CAPTURE(layers);
+      CAPTURE(layer);
+      const Selection selection =
+          PaperSchedule()({.layers_run = layer, .layers = layers, .active = 100, .tokens = 100});
+      CHECK((selection.kind == Kind::count) == (paper.find(layer) != nullptr));
+      if (selection.kind == Kind::count) CHECK(selection.count == 70);
+    }
+  }
+}
+
+TEST_CASE("KeepMass asks for a share of the scores") {
+  const KeepMass policy(schedule);
+  CHECK(policy(after(1)).kind == Kind::all);
+  CHECK(policy(after(2)).kind == Kind::mass);
+  CHECK(policy(after(2)).mass == 0.5);
+  CHECK(policy(after(4)).mass == 0.25);
+}
+
+TEST_CASE("StaticPruning prunes in the first step and never revives") {
+  const StaticPruning policy(schedule);
+  CHECK(policy(after(1)).kind == Kind::all);
+  CHECK(policy(after(2)).kind == Kind::count);
+  CHECK(policy(after(2)).count == 50);
+  for (const Index layer : {1, 2, 3, 4, 7}) CHECK(policy(after(layer, 1)).kind == Kind::unparked);
+}
+
+TEST_CASE("RandomDrop keeps as many as KeepFraction, by its seed") {
+  const RandomDrop policy(schedule, 42);
+  CHECK(policy(after(1)).kind == Kind::all);
+  CHECK(policy(after(2)).kind == Kind::count);
+  CHECK(policy(after(2)).count == 50);
+  CHECK(policy(after(2)).random_seed == 42);
+}
+
+TEST_CASE("lambdas and std::function are policies") {
+  const auto lambda = [](const PrunePoint& point) { return Selection{.kind = Kind::count, .count = point.active - 1}; };
+  static_assert(SelectionPolicy<decltype(lambda)>);
+  static_assert(SelectionPolicy<Selection (*)(const PrunePoint&)>);
+  static_assert(SelectionPolicy<std::function<Selection(const PrunePoint&)>>);
+  std::function<Selection(const PrunePoint&)> chosen = lambda;
+  CHECK(chosen(after(1)).count == 99);
+  chosen = KeepMass(schedule);
+  CHECK(chosen(after(2)).mass == 0.5);
+
+  struct NotCallable {};
+  const auto wrong_result = [](const PrunePoint&) { return 3; };
+  const auto wrong_argument = [](const char*) { return Selection{}; };
+  const auto changes_itself = [count = 0](const PrunePoint&) mutable { return Selection{.count = ++count}; };
+  static_assert(!SelectionPolicy<NotCallable>);
+  static_assert(!SelectionPolicy<decltype(wrong_result)>);
+  static_assert(!SelectionPolicy<decltype(wrong_argument)>);
+  static_assert(!SelectionPolicy<decltype(changes_itself)>);
+}
