@@ -71,7 +71,7 @@ class AuxCache {
     for (Index token = tokens; token < std::ssize(row_of_); ++token) {
       if (holds(static_cast<Position>(token))) release(static_cast<Position>(token));
     }
-    if (tokens < std::ssize(row_of_)) row_of_.resize(static_cast<std::size_t>(tokens));
+    if (tokens < std::ssize(row_of_)) row_of_.erase(row_of_.begin() + tokens, row_of_.end());
   }
 
   /// A copy with rows of its own.
