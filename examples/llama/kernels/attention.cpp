@@ -14,6 +14,7 @@
 #include <immintrin.h>
 #endif
 
+#include "examples/llama/kernels/rounding.hpp"
 #include "lazyllm/error.hpp"
 
 // Query rows lie across the lanes of vector registers, keys and head elements along loops. So the maxima, sums and
@@ -178,7 +179,7 @@ class Block {
     if constexpr (Products::depth == 2) {
       std::memcpy(to, from, sizeof(float));
     } else {
-      *to = static_cast<float>(*from);
+      *to = widen(*from);
     }
   }
 
@@ -190,7 +191,7 @@ class Block {
       if constexpr (std::is_same_v<T, Stored>) {
         from[static_cast<std::size_t>(i)] = in_place;
       } else {
-        convert(in_place, keys_ + i * head_width);
+        widen(in_place, head_width, keys_ + i * head_width);
         from[static_cast<std::size_t>(i)] = keys_ + i * head_width;
       }
     }
@@ -202,11 +203,6 @@ class Block {
           [rows](Index i, Index k) { return Products::load(rows[i] + k * Products::depth); }, queries_, sum);
       for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, scores_[first + i]);
     });
-  }
-
-  void convert(const T* from, float* to) const {
-    Eigen::Map<Eigen::ArrayXf>(to, task_.shape.head_width) =
-        Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>(from, task_.shape.head_width).template cast<float>();
   }
 
   /// Hides the keys from the queries that may not see them.
@@ -265,11 +261,11 @@ class Block {
         // The last token of an odd count is its own neighbour, with weight 0.
         const T* const odd = i + 1 < count ? task_.cache.values + task_.offset(kv_head_, key + i + 1) : even;
         for (Index k = 0; k < head_width; ++k) {
-          to[2 * k] = even[k];
-          to[2 * k + 1] = odd[k];
+          const std::uint32_t pair = even[k].value | std::uint32_t{odd[k].value} << 16;
+          std::memcpy(static_cast<void*>(to + 2 * k), &pair, sizeof(pair));
         }
       } else {
-        convert(even, to);
+        widen(even, head_width, to);
       }
     }
   }
@@ -291,10 +287,12 @@ class Block {
 #endif
 
   void store() {
+    const Index head_width = task_.shape.head_width;
+    for (Index k = 0; k < head_width; ++k) line(outputs_, k) /= total_;
     for (Index lane = 0; lane < count_; ++lane) {
       T* const to = task_.result(kv_head_, first_ + lane);
       const float* const from = reinterpret_cast<const float*>(outputs_) + lane;
-      for (Index k = 0; k < task_.shape.head_width; ++k) to[k] = static_cast<T>(from[k * width] / total_(lane));
+      for (Index k = 0; k < head_width; ++k) to[k] = round_to<T>(from[k * width]);
     }
   }
 

@@ -1,11 +1,12 @@
 #include "examples/llama/kernels/linear.hpp"
 
-#include <algorithm>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "examples/llama/kernels/packed_weights.hpp"
+#include "examples/llama/kernels/rounding.hpp"
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
@@ -24,6 +25,9 @@ void check_shapes(std::span<const Tensor> weights, std::span<const Tensor> biase
   }
 }
 
+template <class T>
+constexpr DType dtype_of = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
+
 /// Converts `tensor`, row-major with rows of `width`, to T.
 template <class T>
 void convert(const Tensor& tensor, Index width, T* to, int threads) {
@@ -33,9 +37,13 @@ void convert(const Tensor& tensor, Index width, T* to, int threads) {
     std::vector<float> row(static_cast<std::size_t>(width));
 #pragma omp for schedule(static)
     for (Index i = 0; i < rows; ++i) {
-      to_float(tensor, i * width, row);
-      Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(to + i * width, width) =
-          Eigen::Map<const Eigen::ArrayXf>(row.data(), width).template cast<T>();
+      if (tensor.dtype == dtype_of<T>) {
+        const auto bytes = static_cast<std::size_t>(width) * sizeof(T);
+        std::memcpy(static_cast<void*>(to + i * width), tensor.data + static_cast<std::size_t>(i) * bytes, bytes);
+      } else {
+        to_float(tensor, i * width, row);
+        round_to(row.data(), width, to + i * width);
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "examples/llama/kernels/packed_weights.hpp"
+#include "examples/llama/kernels/rounding.hpp"
 
 namespace lazyllm::llama {
 namespace {
@@ -52,24 +53,26 @@ class EigenWeights final : public PackedWeights {
   template <class Y>
   void multiply_block(const T* x, Index rows, Y* y, Index first, Index columns, bool accumulate) const {
     static thread_local Scratch scratch;
-    const auto y_block =
-        Eigen::Map<Matrix<Y>, 0, Eigen::OuterStride<>>(y + first, rows, columns, Eigen::OuterStride<>(weights_.out));
     const Eigen::Map<const Matrix<T>> x_map(x, rows, weights_.in);
     const Eigen::Map<const Matrix<T>> weights(weights_.weights.data() + first * weights_.in, columns, weights_.in);
     scratch.y.resize(rows, columns);
     if constexpr (std::is_same_v<T, float>) {
       scratch.y.noalias() = x_map * weights.transpose();
     } else {
-      scratch.x = x_map.template cast<float>();
-      scratch.weights = weights.template cast<float>();
+      scratch.x.resize(rows, weights_.in);
+      scratch.weights.resize(columns, weights_.in);
+      widen(x_map.data(), x_map.size(), scratch.x.data());
+      widen(weights.data(), weights.size(), scratch.weights.data());
       scratch.y.noalias() = scratch.x * scratch.weights.transpose();
     }
     if (!weights_.bias.empty()) {
       scratch.y.rowwise() += Eigen::Map<const Eigen::RowVectorXf>(weights_.bias.data() + first, columns);
     }
-    auto result = y_block;
-    if (accumulate) scratch.y += y_block.template cast<float>();
-    result = scratch.y.template cast<Y>();
+    for (Index i = 0; i < rows; ++i) {
+      Y* const to = y + i * weights_.out + first;
+      const float* const from = scratch.y.data() + i * columns;
+      for (Index j = 0; j < columns; ++j) to[j] = round_to<Y>(accumulate ? widen(to[j]) + from[j] : from[j]);
+    }
   }
 
   UnpackedWeights<T> weights_;

@@ -5,15 +5,11 @@
 #include <numbers>
 #include <variant>
 
+#include "examples/llama/kernels/rounding.hpp"
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 namespace {
-
-template <class T>
-using Row = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
-template <class T>
-using ConstRow = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
 
 /// Below this many elements starting the threads costs more than the work.
 constexpr Index least_parallel = 16384;
@@ -52,10 +48,10 @@ double scaled(double frequency, const Llama3RopeScaling& scaling) {
 template <class T>
 void rotate_head(T* head, const float* cosines, const float* sines, Index half, Index step, Index pair) {
   for (Index i = 0; i < half; ++i) {
-    const auto x = static_cast<float>(head[i * step]);
-    const auto y = static_cast<float>(head[i * step + pair]);
-    head[i * step] = static_cast<T>(x * cosines[i] - y * sines[i]);
-    head[i * step + pair] = static_cast<T>(x * sines[i] + y * cosines[i]);
+    const float x = widen(head[i * step]);
+    const float y = widen(head[i * step + pair]);
+    head[i * step] = round_to<T>(x * cosines[i] - y * sines[i]);
+    head[i * step + pair] = round_to<T>(x * sines[i] + y * cosines[i]);
   }
 }
 
@@ -67,12 +63,16 @@ void rms_norm(Rows<const T> x, std::span<const float> weight, float epsilon, Row
   for_rows(x.rows, x.width, threads, [&](Index i) {
     float squares = 0;
     for_blocks(x.width, [&](Index at, Index count) {
-      squares += ConstRow<T>(x.row(i) + at, count).template cast<float>().square().sum();
+      Block part;
+      widen(x.row(i) + at, count, part.data());
+      squares += part.head(count).square().sum();
     });
     const float factor = 1 / std::sqrt(squares / static_cast<float>(x.width) + epsilon);
-    Row<T>(out.row(i), x.width) =
-        (ConstRow<T>(x.row(i), x.width).template cast<float>() * factor * ConstRow<float>(weight.data(), x.width))
-            .template cast<T>();
+    const T* const from = x.row(i);
+    T* const to = out.row(i);
+    for (Index j = 0; j < x.width; ++j) {
+      to[j] = round_to<T>(widen(from[j]) * factor * weight[static_cast<std::size_t>(j)]);
+    }
   });
 }
 
@@ -128,10 +128,10 @@ void swiglu(Rows<const T> gate_up, Rows<T> out, int threads) {
   for_rows(out.rows, out.width, threads, [&](Index i) {
     for_blocks(out.width, [&](Index at, Index count) {
       Block gate, up;
-      gate.head(count) = ConstRow<T>(gate_up.row(i) + at, count).template cast<float>();
-      up.head(count) = ConstRow<T>(gate_up.row(i) + out.width + at, count).template cast<float>();
+      widen(gate_up.row(i) + at, count, gate.data());
+      widen(gate_up.row(i) + out.width + at, count, up.data());
       gate.head(count) *= up.head(count) / (1 + (-gate.head(count)).exp());
-      Row<T>(out.row(i) + at, count) = gate.head(count).template cast<T>();
+      round_to(gate.data(), count, out.row(i) + at);
     });
   });
 }
@@ -140,8 +140,9 @@ template <class T>
 void add(Rows<const T> x, Rows<T> y, int threads) {
   check("add", x.rows == y.rows && x.width == y.width);
   for_rows(x.rows, x.width, threads, [&](Index i) {
-    Row<T> row(y.row(i), y.width);
-    row = (row.template cast<float>() + ConstRow<T>(x.row(i), x.width).template cast<float>()).template cast<T>();
+    const T* const from = x.row(i);
+    T* const to = y.row(i);
+    for (Index j = 0; j < y.width; ++j) to[j] = round_to<T>(widen(to[j]) + widen(from[j]));
   });
 }
 
@@ -157,7 +158,7 @@ void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> ou
     for_blocks(out.width, [&](Index at, Index count) {
       Block row;
       to_float(table, first + at, std::span(row.data(), static_cast<std::size_t>(count)));
-      Row<T>(out.row(i) + at, count) = row.head(count).template cast<T>();
+      round_to(row.data(), count, out.row(i) + at);
     });
   });
 }

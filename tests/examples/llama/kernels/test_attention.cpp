@@ -101,14 +101,14 @@ std::vector<Position> ragged_positions(Position tokens, unsigned percent) {
 }
 
 template <class T>
-void check_sample(const Sample<T>& sample) {
+void check_sample(const Sample<T>& sample, double allowed = tolerance<T>) {
   CAPTURE(sample.shape.heads);
   CAPTURE(sample.shape.kv_heads);
   CAPTURE(sample.shape.head_width);
   CAPTURE(sample.queries.rows);
   CAPTURE(sample.keys.size());
   const auto out = sample.run(2);
-  check_close(out, reference(sample), tolerance<T>);
+  check_close(out, reference(sample), allowed);
   CHECK(sample.run(1).same_bits(out));
   CHECK(sample.run(5).same_bits(out));
 }
@@ -168,7 +168,7 @@ TEST_CASE_TEMPLATE("a row depends on its own keys only, bit for bit", T, float, 
 
 TEST_CASE_TEMPLATE("large scores do not overflow, and hidden keys weigh exactly nothing", T, float, Eigen::bfloat16) {
   auto made = sample<T>({2, 1, 32}, 140, first_positions(140), first_positions(140, 1), 30);
-  check_sample(made);
+  check_sample(made, 10 * tolerance<T>);  // scores of some hundreds keep fewer places behind the point
   const auto out = made.run(1);
   for (Index i = 0; i < made.cached_values.width; ++i) made.cached_values(139, i) = static_cast<T>(1e30f);
   const auto changed = made.run(1);

@@ -1,0 +1,174 @@
+#include <benchmark/benchmark.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+#ifdef LAZYLLM_HAS_ONEDNN
+#include <oneapi/dnnl/dnnl.hpp>
+#endif
+
+#include "examples/llama/kernels/attention.hpp"
+#include "examples/llama/kernels/linear.hpp"
+#include "examples/llama/kernels/pointwise.hpp"
+
+// The kernels at the sizes of a 134M-parameter Llama (dim 768, ffn 2048, 12 heads of 64), on two threads. `flops` are
+// floating-point operations per second; causal attention counts only the visible keys. Time is real time.
+
+namespace lazyllm::llama {
+namespace {
+
+constexpr int threads = 2;
+constexpr Index dim = 768, ffn = 2048, heads = 12, head_width = 64;
+
+template <class T>
+std::vector<T> random_values(Index count) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> values(-1, 1);
+  std::vector<T> made(static_cast<std::size_t>(count));
+  for (T& value : made) value = static_cast<T>(values(random));
+  return made;
+}
+
+void count_flops(benchmark::State& state, double per_iteration) {
+  state.counters["flops"] = benchmark::Counter(per_iteration, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+template <class T>
+Tensor tensor_of(const std::vector<T>& values, Index out, Index in) {
+  return {std::is_same_v<T, float> ? DType::f32 : DType::bf16,
+          {out, in},
+          reinterpret_cast<const std::byte*>(values.data())};
+}
+
+template <class T, GemmLibrary library>
+void linear(benchmark::State& state) {
+  const Index rows = state.range(0), in = state.range(1), out = state.range(2);
+  const auto weights = random_values<T>(out * in);
+  const Tensor tensor = tensor_of(weights, out, in);
+  const Linear<T> layer(std::span(&tensor, 1), {}, threads, library);
+  const auto x = random_values<T>(rows * in);
+  std::vector<T> y(static_cast<std::size_t>(rows * out));
+  for (auto _ : state) layer.apply(Rows<const T>(x.data(), rows, in), Rows<T>(y.data(), rows, out), threads);
+  count_flops(state, 2.0 * static_cast<double>(rows * in * out));
+}
+
+#ifdef LAZYLLM_HAS_ONEDNN
+/// The library's own rate: one primitive, made for exactly these rows.
+template <class T>
+void onednn(benchmark::State& state) {
+  omp_set_num_threads(threads);
+  const Index rows = state.range(0), in = state.range(1), out = state.range(2);
+  using dnnl::memory;
+  const auto type = std::is_same_v<T, float> ? memory::data_type::f32 : memory::data_type::bf16;
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  const memory::desc x({rows, in}, type, memory::format_tag::ab);
+  const memory::desc w({in, out}, type, memory::format_tag::any);
+  const memory::desc y({rows, out}, type, memory::format_tag::ab);
+#if DNNL_VERSION_MAJOR < 3
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(x, w, y), engine);
+#else
+  const dnnl::matmul::primitive_desc description(engine, x, w, y);
+#endif
+  auto x_values = random_values<T>(rows * in);
+  auto w_values = random_values<T>(in * out);
+  memory plain({{in, out}, type, memory::format_tag::ba}, engine, w_values.data());
+  memory packed(description.weights_desc(), engine);
+  dnnl::reorder(plain, packed).execute(stream, plain, packed);
+  const std::unordered_map<int, memory> arguments{
+      {DNNL_ARG_SRC, {x, engine, x_values.data()}}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, {y, engine}}};
+  const dnnl::matmul product(description);
+  for (auto _ : state) product.execute(stream, arguments);
+  count_flops(state, 2.0 * static_cast<double>(rows * in * out));
+}
+#endif
+
+/// Causal attention of `rows` new tokens behind `history` cached ones.
+template <class T>
+void attend(benchmark::State& state) {
+  const Index rows = state.range(0), history = state.range(1), kv_heads = state.range(2);
+  const Index tokens = rows + history;
+  const auto queries = random_values<T>(rows * dim);
+  const auto keys = random_values<T>(tokens * kv_heads * head_width);
+  const auto values = random_values<T>(tokens * kv_heads * head_width);
+  std::vector<T> out(queries.size());
+  std::vector<Position> positions(static_cast<std::size_t>(tokens)), limits(static_cast<std::size_t>(rows));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(limits.begin(), limits.end(), static_cast<Position>(history + 1));
+  AttentionWorkspace workspace;
+  for (auto _ : state) {
+    attention<T>({heads, kv_heads, head_width, 0.125f}, {queries.data(), rows, dim},
+                 {keys.data(), values.data(), kv_heads * head_width, head_width}, positions, limits,
+                 {out.data(), rows, dim}, threads, workspace);
+  }
+  const double visible = std::accumulate(limits.begin(), limits.end(), 0.0);
+  count_flops(state, 4.0 * visible * static_cast<double>(dim));
+}
+
+template <class T>
+void norm(benchmark::State& state) {
+  const Index rows = state.range(0);
+  const auto x = random_values<T>(rows * dim);
+  const auto weight = random_values<float>(dim);
+  std::vector<T> out(x.size());
+  for (auto _ : state) rms_norm<T>({x.data(), rows, dim}, weight, 1e-5f, {out.data(), rows, dim}, threads);
+}
+
+template <class T>
+void rope(benchmark::State& state) {
+  const Index rows = state.range(0);
+  auto x = random_values<T>(rows * 3 * dim);
+  RotaryTable table(head_width, 10000, NoRopeScaling(), state.range(1) != 0);
+  table.reserve(rows);
+  std::vector<Position> positions(static_cast<std::size_t>(rows));
+  std::iota(positions.begin(), positions.end(), 0);
+  for (auto _ : state) rotate<T>({x.data(), rows, 2 * dim, 3 * dim}, positions, table, threads);
+}
+
+template <class T>
+void gated_unit(benchmark::State& state) {
+  const Index rows = state.range(0);
+  const auto x = random_values<T>(rows * 2 * ffn);
+  std::vector<T> out(static_cast<std::size_t>(rows * ffn));
+  for (auto _ : state) swiglu<T>({x.data(), rows, 2 * ffn}, {out.data(), rows, ffn}, threads);
+}
+
+void shapes(benchmark::internal::Benchmark* bench) {
+  for (const Index rows : {1, 16, 64, 128, 256, 512, 1000}) bench->Args({rows, dim, ffn});
+  for (const Index rows : {1, 7, 50, 1000}) bench->Args({rows, 4096, 11008});
+  bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
+}
+
+void attention_shapes(benchmark::internal::Benchmark* bench) {
+  for (const Index kv_heads : {12, 3}) {
+    for (const Index rows : {1000, 2000}) bench->Args({rows, 0, kv_heads});
+    for (const Index rows : {1, 8, 100}) bench->Args({rows, 2000, kv_heads});
+  }
+  bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "history", "kv_heads"});
+}
+
+BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::automatic>)->Apply(shapes);
+BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
+BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
+BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
+#ifdef LAZYLLM_HAS_ONEDNN
+BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
+BENCHMARK(onednn<float>)->Apply(shapes);
+#endif
+BENCHMARK(attend<Eigen::bfloat16>)->Apply(attention_shapes);
+BENCHMARK(attend<float>)->Apply(attention_shapes);
+BENCHMARK(norm<Eigen::bfloat16>)->Arg(1)->Arg(1000)->UseRealTime();
+BENCHMARK(norm<float>)->Arg(1)->Arg(1000)->UseRealTime();
+BENCHMARK(rope<Eigen::bfloat16>)->Args({1, 0})->Args({1000, 0})->Args({1000, 1})->UseRealTime();
+BENCHMARK(rope<float>)->Args({1, 0})->Args({1000, 0})->Args({1000, 1})->UseRealTime();
+BENCHMARK(gated_unit<Eigen::bfloat16>)->Arg(1)->Arg(1000)->UseRealTime();
+BENCHMARK(gated_unit<float>)->Arg(1)->Arg(1000)->UseRealTime();
+
+}  // namespace
+}  // namespace lazyllm::llama
