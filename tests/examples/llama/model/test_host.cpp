@@ -1,0 +1,187 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/model/blocks.hpp"
+#include "examples/llama/model/decoder.hpp"
+
+using namespace lazyllm;
+using namespace lazyllm::llama;
+
+namespace {
+
+constexpr const char* models[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers", "llama3_4_layers"};
+
+Checkpoint open(const std::string& name) {
+  return Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models" / name);
+}
+
+std::vector<TokenId> random_tokens(std::mt19937& random, Index count, Index vocab) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % static_cast<unsigned>(vocab));
+  return tokens;
+}
+
+std::vector<float> copy(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
+
+using Pruner = TokenPruner<AnyPolicy>;
+
+}  // namespace
+
+TEST_CASE("every way to keep everything equals the dense path bit for bit, in prefill, decode and further turns") {
+  std::mt19937 random(1);
+  for (const char* name : models) {
+    const Model<float> model(open(name), 2);
+    const Index layers = model.config().layers;
+    const std::vector<AnyPolicy> policies = {
+        KeepAll(),
+        KeepFraction(Schedule{{1, 1.0}, {2, 1.0}}),
+        KeepMass(Schedule{{1, 1.0}}),
+        StaticPruning(Schedule{{1, 1.0}}),
+        RandomDrop(Schedule{{1, 1.0}, {2, 1.0}}, 3),
+        ProtectFirst<KeepFraction>{Schedule{{1, 0.1}}, 1000},
+        ProtectLast<KeepFraction>{Schedule{{2, 0.1}}, 1000},
+        MinimumPrompt<PaperSchedule>{{}, 1000},
+    };
+    const std::vector<std::vector<TokenId>> steps = {
+        random_tokens(random, 37, model.config().vocab), random_tokens(random, 1, model.config().vocab),
+        random_tokens(random, 1, model.config().vocab), random_tokens(random, 11, model.config().vocab)};
+    for (const AnyPolicy& policy : policies) {
+      DenseDecoder<float> dense(model, 64, 2);
+      LazyDecoder<float> lazy(model, 64, 2, Pruner(policy));
+      for (const auto& tokens : steps) CHECK(copy(lazy.step(tokens)) == copy(dense.step(tokens)));
+      CHECK(lazy.stats().revived() == 0);
+      CHECK(lazy.sequence().computed_percent(lazy.length()) == 100);
+      CHECK(lazy.stats().layers.size() == static_cast<std::size_t>(layers));
+    }
+  }
+}
+
+TEST_CASE("the number of threads does not change kept sets, and logits only within rounding") {
+  std::mt19937 random(2);
+  for (const char* name : models) {
+    const std::vector<TokenId> prompt = random_tokens(random, 60, 97);
+    std::vector<std::vector<float>> logits;
+    std::vector<std::vector<Depth>> depths;
+    for (const int threads : {1, 2, 3}) {
+      const Model<float> model(open(name), threads);
+      LazyDecoder<float> decoder(model, 64, threads, Pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}})));
+      logits.push_back(copy(decoder.step(prompt)));
+      depths.emplace_back(decoder.sequence().depths().begin(), decoder.sequence().depths().end());
+    }
+    CHECK(depths[0] == depths[1]);
+    CHECK(depths[0] == depths[2]);
+    for (std::size_t i = 0; i < logits[0].size(); ++i) {
+      CHECK(logits[1][i] == doctest::Approx(logits[0][i]).epsilon(1e-5));
+      CHECK(logits[2][i] == doctest::Approx(logits[0][i]).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("sequences of different lengths and schedules in one step give what each gives alone") {
+  using Sequence = LazyDecoder<float>::Sequence;
+  constexpr Index capacity = 100;
+  std::mt19937 random(3);
+  for (const char* name : models) {
+    const Model<float> model(open(name), 2);
+    const ModelConfig& config = model.config();
+    const std::vector<Pruner> pruners = {
+        Pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
+        Pruner(KeepMass(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 4, .over_layers = true, .pooling = 3}),
+        Pruner(StaticPruning(Schedule{{1, 0.3}}))};
+    const Index lengths[] = {50, 7, 33, 61};
+
+    cpu::Context context(2);
+    Shared<float> shared{&model, {}, model.rotary()};
+    shared.rotary.reserve(capacity);
+    std::vector<LazyDecoderLayer<AttentionBlock<float>, FeedForwardBlock<float>>> layers;
+    for (Index l = 0; l < config.layers; ++l) {
+      layers.emplace_back(AttentionBlock<float>{&shared, l}, FeedForwardBlock<float>{&shared, l});
+    }
+    std::vector<std::unique_ptr<KvCache<float>>> caches;
+    std::vector<Sequence> sequences;
+    std::vector<std::unique_ptr<LazyDecoder<float>>> alone;
+    for (const Pruner& pruner : pruners) {
+      caches.push_back(std::make_unique<KvCache<float>>(model.make_cache(capacity)));
+      shared.caches.push_back(caches.back().get());
+      sequences.emplace_back(config.layers, AuxCache(cpu::PooledStorage<float>(config.width)));
+      alone.push_back(std::make_unique<LazyDecoder<float>>(model, capacity, 2, pruner));
+    }
+    Step<Sequence, Pruner> step;
+    Index revived = 0;
+    for (int turn = 0; turn < 24; ++turn) {
+      std::vector<Step<Sequence, Pruner>::Entry> entries;
+      std::vector<TokenId> all;
+      std::vector<std::vector<TokenId>> tokens;
+      for (std::size_t s = 0; s < pruners.size(); ++s) {
+        tokens.push_back(random_tokens(random, turn == 0 ? lengths[s] : 1, config.vocab));
+        entries.push_back({&sequences[s], &pruners[s], std::ssize(tokens.back())});
+        all.insert(all.end(), tokens.back().begin(), tokens.back().end());
+      }
+      model.embed(all, step.begin(context, entries), 2);
+      for (auto& layer : layers) layer.forward(context, step);
+      const Rows<float> last = step.end();
+      revived += step.stats().revived();
+      for (std::size_t s = 0; s < pruners.size(); ++s) {
+        const std::vector<float> expected = copy(alone[s]->step(tokens[s]));
+        std::vector<float> normed(static_cast<std::size_t>(config.width));
+        std::vector<float> logits(expected.size());
+        model.logits(last.subrows(static_cast<Index>(s), 1), {normed.data(), 1, config.width},
+                     {logits.data(), 1, config.vocab}, 2);
+        float largest = 0;
+        float error = 0;
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          largest = std::max(largest, std::abs(expected[i]));
+          error = std::max(error, std::abs(logits[i] - expected[i]));
+        }
+        CHECK(error <= 1e-5F * largest);
+        CHECK(std::ranges::equal(sequences[s].depths(), alone[s]->sequence().depths()));
+      }
+    }
+    CHECK(revived > 0);
+  }
+}
+
+TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for bit, and schedules prune and revive") {
+  std::mt19937 random(4);
+  for (const char* name : models) {
+    const Model<Eigen::bfloat16> model(open(name), 2);
+    const std::vector<TokenId> prompt = random_tokens(random, 50, model.config().vocab);
+    DenseDecoder<Eigen::bfloat16> dense(model, 64, 2);
+    LazyDecoder<Eigen::bfloat16> lazy(model, 64, 2, Pruner(KeepFraction(Schedule{{1, 1.0}})));
+    CHECK(copy(lazy.step(prompt)) == copy(dense.step(prompt)));
+    LazyDecoder<Eigen::bfloat16> pruned(model, 64, 2, Pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}})));
+    Index revived = 0;
+    pruned.step(prompt);
+    CHECK(pruned.stats().layers[2].computed == 13);
+    for (int i = 0; i < 12; ++i) {
+      pruned.step(random_tokens(random, 1, model.config().vocab));
+      revived += pruned.stats().revived();
+    }
+    CHECK(revived > 0);
+  }
+}
+
+TEST_CASE("a step that does not fit or names an unknown token changes nothing") {
+  std::mt19937 random(5);
+  const Model<float> model(open("mha_4_layers"), 1);
+  const Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.5}}));
+  LazyDecoder<float> decoder(model, 40, 1, pruner);
+  LazyDecoder<float> untroubled(model, 40, 1, pruner);
+  const std::vector<TokenId> prompt = random_tokens(random, 30, model.config().vocab);
+  CHECK(copy(decoder.step(prompt)) == copy(untroubled.step(prompt)));
+  const std::vector<TokenId> too_long = random_tokens(random, 11, model.config().vocab);
+  CHECK_THROWS_WITH_AS(decoder.step(too_long), doctest::Contains("41"), invalid_argument);
+  const std::vector<TokenId> unknown = {3, 97};
+  CHECK_THROWS_WITH_AS(decoder.step(unknown), doctest::Contains("token 97 at place 1"), invalid_argument);
+  CHECK_THROWS_AS(decoder.step({}), invalid_argument);
+  const std::vector<TokenId> next = {5};
+  CHECK(copy(decoder.step(next)) == copy(untroubled.step(next)));
+}
