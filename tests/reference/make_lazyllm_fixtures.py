@@ -80,7 +80,8 @@ CASES = [
     ("three_turns_mass", "qwen2_5_layers", "mass@1:0.8,3:0.6", "mean:2", 2, 2, [([25], 10), ([8], 10), ([1], 10)]),
 ]
 # Decode steps that must revive something. Some cases have nothing to revive, and mild schedules run out of parked tokens.
-REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0} | {f"reviving_{i}": 20 for i in (1, 2, 3, 4)}
+REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0}
+REVIVING_STEPS |= {f"reviving_{i}": 20 for i in (1, 2, 3, 4)}
 REVIVING_STEPS_OF_OTHERS = 5
 
 

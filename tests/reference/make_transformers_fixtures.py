@@ -33,7 +33,13 @@ LLAMA = {
     "vocab_size": 96,
 }
 LLAMA2 = LLAMA | {"pretraining_tp": 1, "rope_scaling": None, "torch_dtype": "float16"}
-LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "llama3"}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 LLAMA3 = LLAMA | {
     "attention_bias": False,
     "bos_token_id": 94,
