@@ -161,7 +161,7 @@ class NaiveLazy {
   std::vector<Position> selected(const Selection& selection, const std::vector<Position>& active, Vector scores,
                                  const std::map<Position, std::vector<T>>& parked) const {
     using enum Selection::Kind;
-    if (selection.kind == all) return active;
+    if (selection.kind == all || (selection.kind == mass && selection.mass == 1)) return active;
     std::vector<Position> result;
     if (selection.kind == unparked) {
       for (const Position p : active) {

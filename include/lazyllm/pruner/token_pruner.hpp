@@ -37,7 +37,11 @@ class TokenPruner {
       detail::fail("selection: protect_first ", selection.protect_first, " must be at least 0 and protect_last ",
                    selection.protect_last, " at least 1");
     }
-    if (selection.kind == count && selection.count >= point.active) selection.kind = all;
+    // A mass of 1 means every token, however little the last ones add to a rounded sum.
+    if ((selection.kind == count && selection.count >= point.active) ||
+        (selection.kind == mass && selection.mass == 1)) {
+      selection.kind = all;
+    }
     return selection;
   }
 
