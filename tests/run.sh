@@ -8,7 +8,7 @@ bash cmake/build_release.sh
 echo "== Test =="
 log=build/release/Testing/Temporary/LastTest.log
 status=0
-ctest --preset release --no-tests=error "$@" | tee build/release/ctest.out || status=$?
+ctest --preset release -j "$(nproc)" --no-tests=error "$@" | tee build/release/ctest.out || status=$?
 grep -h '^skipped: ' "$log" | sort -u || true
 grep 'tests passed' build/release/ctest.out || echo "No tests were run"
 exit "$status"

@@ -25,16 +25,12 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
         ++values;
         break;
       case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        names.pop_back();
-        break;
+      case Json::parse_event_t::array_end: names.pop_back(); break;
       case Json::parse_event_t::key:
         if (!names.back().insert(parsed.get_ref<const std::string&>()).second)
           reject(place, "the name {} appears twice in one JSON object", shown(parsed));
         break;
-      case Json::parse_event_t::value:
-        ++values;
-        break;
+      case Json::parse_event_t::value: ++values; break;
     }
     if (values > max_values) reject(place, "the JSON text has more than {} values", max_values);
     return true;

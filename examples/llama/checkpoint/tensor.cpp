@@ -39,13 +39,9 @@ void to_float(const Tensor& tensor, Index first, std::span<float> out) {
   if (count == 0) return;
   const std::byte* const from = tensor.data + first * size_of(tensor.dtype);
   switch (tensor.dtype) {
-    case DType::f32:
-      std::memcpy(out.data(), from, out.size_bytes());
-      return;
-    case DType::f16:
-      return convert<Eigen::half>(from, out);
-    case DType::bf16:
-      return convert<Eigen::bfloat16>(from, out);
+    case DType::f32: std::memcpy(out.data(), from, out.size_bytes()); return;
+    case DType::f16: return convert<Eigen::half>(from, out);
+    case DType::bf16: return convert<Eigen::bfloat16>(from, out);
   }
 }
 

@@ -65,12 +65,9 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& path, std
       return load_hugging_face_bpe(bytes, file.string(),
                                    {read_if_present(file.parent_path() / "tokenizer_config.json"),
                                     read_if_present(file.parent_path() / "generation_config.json")});
-    case Format::sentence_piece:
-      return load_sentence_piece(bytes, file.string());
-    case Format::llama2c:
-      return load_llama2c(bytes, file.string(), vocabulary);
-    case Format::unknown:
-      break;
+    case Format::sentence_piece: return load_sentence_piece(bytes, file.string());
+    case Format::llama2c: return load_llama2c(bytes, file.string(), vocabulary);
+    case Format::unknown: break;
   }
   throw tokenizer_error(
       fmt::format("{}: is neither a tokenizer.json, a SentencePiece model nor a llama2.c tokenizer (a tiktoken file? "
