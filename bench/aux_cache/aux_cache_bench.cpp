@@ -1,0 +1,79 @@
+#include <Eigen/Core>
+#include <chrono>
+#include <cstring>
+
+#include "bench/support.hpp"
+#include "lazyllm/lazyllm.hpp"
+
+// Half of the tokens, chosen at random, parked into the Aux Cache and revived out of it. Times exclude the way back.
+
+namespace lazyllm::bench {
+namespace {
+
+template <class Storage>
+struct Problem {
+  using T = typename Storage::value_type;
+
+  explicit Problem(const benchmark::State& state)
+      : width(state.range(0)),
+        tokens(state.range(1)),
+        rows(random_values<T>(tokens * width)),
+        chosen(random_subset<Position>(tokens, tokens / 2)),
+        chosen_rows(chosen.begin(), chosen.end()),
+        cache(Storage(width)) {
+    cache.reserve(context, tokens);
+  }
+
+  void park() { cache.park(context, Rows<const T>(hidden()), chosen_rows, chosen); }
+  void revive() { cache.revive(context, chosen, hidden(), chosen_rows); }
+  Rows<T> hidden() { return {rows.data(), tokens, width}; }
+  Index bytes() const { return 2 * std::ssize(chosen) * width * static_cast<Index>(sizeof(T)); }
+
+  Index width, tokens;
+  std::vector<T> rows;
+  std::vector<Position> chosen;
+  std::vector<Index> chosen_rows;
+  cpu::Context context;
+  AuxCache<Storage> cache;
+};
+
+template <class Body>
+void time_iteration(benchmark::State& state, const Body& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+template <class Storage>
+void park(benchmark::State& state) {
+  Problem<Storage> problem(state);
+  for (auto _ : state) {
+    time_iteration(state, [&] { problem.park(); });
+    problem.revive();
+  }
+  report_bytes(state, problem.bytes());
+}
+
+template <class Storage>
+void revive(benchmark::State& state) {
+  Problem<Storage> problem(state);
+  for (auto _ : state) {
+    problem.park();
+    time_iteration(state, [&] { problem.revive(); });
+  }
+  report_bytes(state, problem.bytes());
+}
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"width", "tokens"})->ArgsProduct({{768, 4096}, token_counts})->UseManualTime();
+}
+
+using Dense = cpu::DenseStorage<Eigen::bfloat16>;
+using Pooled = cpu::PooledStorage<Eigen::bfloat16>;
+BENCHMARK(park<Dense>)->Apply(sizes);
+BENCHMARK(park<Pooled>)->Apply(sizes);
+BENCHMARK(revive<Dense>)->Apply(sizes);
+BENCHMARK(revive<Pooled>)->Apply(sizes);
+
+}  // namespace
+}  // namespace lazyllm::bench

@@ -1,0 +1,140 @@
+#include <functional>
+#include <utility>
+
+#include "bench/support.hpp"
+#include "lazyllm/lazyllm.hpp"
+
+// Selection among random scores. `keep` is in percent of the tokens (by count) or of the scores' sum (by mass).
+
+namespace lazyllm::bench {
+namespace {
+
+struct Problem {
+  explicit Problem(const benchmark::State& state)
+      : tokens(state.range(1)),
+        share(static_cast<double>(state.range(0)) / 100),
+        count(keep_count(share, tokens)),
+        scores(random_values<float>(tokens)),
+        active(random_subset<Position>(tokens, tokens)) {
+    kept.reserve(scores.size());
+  }
+
+  Index tokens;
+  double share;
+  Index count;
+  std::vector<float> scores;
+  std::vector<Position> active;
+  std::vector<Index> kept;
+};
+
+void select_with(benchmark::State& state, Problem& problem, const Selection& selection) {
+  cpu::Context context;
+  std::vector<float> scores = problem.scores;
+  for (auto _ : state) {
+    problem.kept.clear();
+    scores.back() = 0;  // the only one that select overwrites here
+    benchmark::DoNotOptimize(select(context, selection, problem.tokens, problem.active, scores, problem.kept));
+  }
+  report_bytes(state, static_cast<Index>(scores.size() * sizeof(float) + problem.kept.size() * sizeof(Index)));
+}
+
+void select_count(benchmark::State& state) {
+  Problem problem(state);
+  select_with(state, problem, {.kind = Selection::Kind::count, .count = problem.count});
+}
+
+void select_mass(benchmark::State& state) {
+  Problem problem(state);
+  select_with(state, problem, {.kind = Selection::Kind::mass, .mass = problem.share});
+}
+
+/// Pairs of score and index through std::nth_element, then the kept indices in order.
+void select_count_plain(benchmark::State& state) {
+  Problem problem(state);
+  std::vector<std::pair<float, Index>> pairs(problem.scores.size());
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = {-problem.scores[i], static_cast<Index>(i)};
+    std::nth_element(pairs.begin(), pairs.begin() + (problem.count - 1), pairs.end());
+    problem.kept.clear();
+    for (Index i = 0; i < problem.count; ++i) problem.kept.push_back(pairs[static_cast<std::size_t>(i)].second);
+    std::sort(problem.kept.begin(), problem.kept.end());
+    benchmark::DoNotOptimize(problem.kept.data());
+  }
+}
+
+/// std::nth_element of the scores alone, which finds the threshold only.
+void select_count_threshold(benchmark::State& state) {
+  Problem problem(state);
+  std::vector<float> scores(problem.scores.size());
+  for (auto _ : state) {
+    std::copy(problem.scores.begin(), problem.scores.end(), scores.begin());
+    std::nth_element(scores.begin(), scores.begin() + (problem.count - 1), scores.end(), std::greater<>());
+    benchmark::DoNotOptimize(scores.data());
+  }
+}
+
+/// All pairs sorted, the first ones kept until they hold the mass.
+void select_mass_plain(benchmark::State& state) {
+  Problem problem(state);
+  std::vector<std::pair<float, Index>> pairs(problem.scores.size());
+  for (auto _ : state) {
+    double total = 0;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      pairs[i] = {-problem.scores[i], static_cast<Index>(i)};
+      total += problem.scores[i];
+    }
+    std::sort(pairs.begin(), pairs.end());
+    problem.kept.clear();
+    double held = 0;
+    for (std::size_t i = 0; held < problem.share * total; ++i) {
+      held -= pairs[i].first;
+      problem.kept.push_back(pairs[i].second);
+    }
+    std::sort(problem.kept.begin(), problem.kept.end());
+    benchmark::DoNotOptimize(problem.kept.data());
+  }
+}
+
+void pool(benchmark::State& state) {
+  cpu::Context context;
+  std::vector<float> scores = random_values<float>(state.range(1));
+  for (auto _ : state) {
+    pool_scores(context, state.range(0), scores);
+    benchmark::DoNotOptimize(scores.data());
+  }
+  report_bytes(state, 2 * static_cast<Index>(scores.size() * sizeof(float)));
+}
+
+/// The highest of every window, one after the other.
+void pool_plain(benchmark::State& state) {
+  const std::vector<float> scores = random_values<float>(state.range(1));
+  std::vector<float> pooled(scores.size());
+  const Index half = state.range(0) / 2;
+  for (auto _ : state) {
+    for (Index i = 0; i < std::ssize(scores); ++i) {
+      const auto first = scores.begin() + std::max<Index>(0, i - half);
+      const auto last = scores.begin() + std::min<Index>(std::ssize(scores), i + half + 1);
+      pooled[static_cast<std::size_t>(i)] = *std::max_element(first, last);
+    }
+    benchmark::DoNotOptimize(pooled.data());
+  }
+}
+
+void keeps(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"keep", "tokens"})->ArgsProduct({{10, 50, 70}, token_counts})->UseRealTime();
+}
+
+void windows(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"window", "tokens"})->ArgsProduct({{5, 33}, token_counts})->UseRealTime();
+}
+
+BENCHMARK(select_count)->Apply(keeps);
+BENCHMARK(select_count_plain)->Apply(keeps);
+BENCHMARK(select_count_threshold)->Apply(keeps);
+BENCHMARK(select_mass)->Apply(keeps);
+BENCHMARK(select_mass_plain)->Apply(keeps);
+BENCHMARK(pool)->Apply(windows);
+BENCHMARK(pool_plain)->Apply(windows);
+
+}  // namespace
+}  // namespace lazyllm::bench
