@@ -3,13 +3,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
@@ -81,56 +85,65 @@ struct Run {
 /// A line on the terminal that shows how far a prefill has come; nothing where stderr is no terminal.
 class Progress {
  public:
-  void show(const LayerPlan& plan) const {
-    if (terminal_) {
-      fmt::print(stderr, "\r\033[Kprefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows());
-    }
+  Progress() = default;
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { clear(); }
+
+  void show(const LayerPlan& plan) {
+    if (!terminal_) return;
+    fmt::print(stderr, "\r\033[Kprefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows());
+    shown_ = true;
   }
-  void clear() const {
-    if (terminal_) fmt::print(stderr, "\r\033[K");
+  void clear() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+    shown_ = false;
   }
 
  private:
   bool terminal_ = isatty(STDERR_FILENO) == 1;
+  bool shown_ = false;
 };
 
 template <class T>
 class Program {
  public:
   Program(const Options& options, const Checkpoint& checkpoint, const Tokenizer* tokenizer, std::vector<TokenId> prompt)
-      : options_(options), tokenizer_(tokenizer), prompt_(std::move(prompt)), model_(checkpoint, options.threads) {
+      : options_(options),
+        tokenizer_(tokenizer),
+        prompt_(std::move(prompt)),
+        sampler_(options.sampling),
+        pruner_(make_pruner(options, checkpoint.config().layers)),
+        json_(open(options.json)),
+        trace_(open(options.trace)),
+        logits_(open(options.logits)),
+        model_(checkpoint, options.threads) {
     stop_ = model_.config().eos_ids;
     if (tokenizer != nullptr)
       stop_.insert(stop_.end(), tokenizer->stop_tokens().begin(), tokenizer->stop_tokens().end());
   }
 
   void run() {
-    const Index layers = model_.config().layers;
-    AnyPolicy policy = ProtectFirst<AnyPolicy>{
-        ProtectLast<AnyPolicy>{parse_policy(options_.schedule, layers), options_.protect_last}, options_.protect_first};
-    const TokenPruner<AnyPolicy> pruner(std::move(policy), AttentionScore::parse(options_.score));
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
-    LazyDecoder<T> lazy(model_, capacity, options_.threads, pruner);
+    LazyDecoder<T> lazy(model_, capacity, options_.threads, pruner_);
 
     Json report = {{"model", options_.model},       {"dtype", options_.dtype}, {"threads", options_.threads},
                    {"schedule", options_.schedule}, {"score", options_.score}, {"prompt_tokens", prompt_.size()}};
-    std::optional<OutputFile> json = open(options_.json);
-    std::optional<OutputFile> trace = open(options_.trace);
-    std::optional<OutputFile> logits = open(options_.logits);
     Run result;
     if (options_.compare) {
       DenseDecoder<T> dense(model_, capacity, options_.threads);
       result = compare(dense, lazy, report);
     } else {
       result = generate(lazy, true);
-      fmt::print("\n");
-      describe("", result);
+      print("\n");
+      describe(stderr, "", result);
       report.update(to_json(result));
     }
-    if (json) json->commit(report.dump(2) + "\n");
-    if (trace) trace->commit(result.trace.dump() + "\n");
-    if (logits) {
-      logits->commit({reinterpret_cast<const char*>(result.logits.data()), result.logits.size() * sizeof(float)});
+    // Paths need not be UTF-8, but JSON must.
+    if (json_) json_->commit(report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (trace_) trace_->commit(result.trace.dump() + "\n");
+    if (logits_) {
+      logits_->commit({reinterpret_cast<const char*>(result.logits.data()), result.logits.size() * sizeof(float)});
     }
   }
 
@@ -139,14 +152,20 @@ class Program {
     return path.empty() ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
   }
 
-  /// Prompt and answer from an empty sequence on. Streams the text if `stream`.
+  static TokenPruner<AnyPolicy> make_pruner(const Options& options, Index layers) {
+    AnyPolicy policy = ProtectLast<AnyPolicy>{parse_policy(options.schedule, layers), options.protect_last};
+    policy = ProtectFirst<AnyPolicy>{std::move(policy), options.protect_first};
+    return TokenPruner<AnyPolicy>(std::move(policy), AttentionScore::parse(options.score));
+  }
+
+  /// Prompt and answer from an empty sequence on. Streams the text, or token ids without a tokenizer, if `stream`.
   template <class Decoder>
   Run generate(Decoder& decoder, bool stream) {
     constexpr bool is_lazy = std::is_same_v<Decoder, LazyDecoder<T>>;
     decoder.clear();
     Run run;
     run.kv_bytes = decoder.kv_bytes();
-    Sampler sampler(options_.sampling);
+    Sampler sampler = sampler_;
     TextStream text;
     std::vector<TokenId> next = prompt_;
     const double before = decoder.operations();
@@ -177,6 +196,7 @@ class Program {
         run.revived += decoder.stats().revived();
         run.aux_bytes_peak = std::max(run.aux_bytes_peak, decoder.stats().aux_bytes);
       }
+      if (tokenizer_ == nullptr && stream) print(fmt::format("{} ", token));
       if (std::ranges::find(stop_, token) != stop_.end()) {
         run.tokens.push_back(token);
         break;
@@ -196,7 +216,10 @@ class Program {
 
   static void emit(Run& run, const std::string& text, bool stream) {
     run.text += text;
-    if (!stream) return;
+    if (stream) print(text);
+  }
+
+  static void print(const std::string& text) {
     fmt::print("{}", text);
     std::fflush(stdout);
   }
@@ -234,8 +257,8 @@ class Program {
     report["first_token_equal"] = equal > 0;
     report["equal_tokens"] = equal;
 
-    describe("dense: ", dense[0]);
-    describe("lazy:  ", lazy[0]);
+    describe(stdout, "dense: ", dense[0]);
+    describe(stdout, "lazy:  ", lazy[0]);
     fmt::print("prompt computed: {:.1f} % of its token-layers\n", lazy[0].prompt_computed_percent);
     fmt::print("equal tokens: the first {} of {}\n", equal, common);
     fmt::print("generation speedup: {:.2f}x over {} tokens\n", generation_speedup, common);
@@ -270,18 +293,23 @@ class Program {
             {"layers", layers}};
   }
 
-  void describe(const char* name, const Run& run) const {
+  void describe(std::FILE* out, const char* name, const Run& run) const {
     constexpr double mebibyte = 1 << 20;
-    fmt::print(
-        "{}prompt {} tokens, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
-        "{} rows revived\n",
-        name, prompt_.size(), run.step_ms[0], run.decode_ms_per_token(), static_cast<double>(run.kv_bytes) / mebibyte,
-        static_cast<double>(run.aux_bytes_peak) / mebibyte, run.revived);
+    fmt::print(out,
+               "{}prompt {} tokens, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
+               "{} rows revived\n",
+               name, prompt_.size(), run.step_ms[0], run.decode_ms_per_token(),
+               static_cast<double>(run.kv_bytes) / mebibyte, static_cast<double>(run.aux_bytes_peak) / mebibyte,
+               run.revived);
   }
 
   Options options_;
   const Tokenizer* tokenizer_;
   std::vector<TokenId> prompt_;
+  // What can be wrong with the options is found before the weights are loaded.
+  Sampler sampler_;
+  TokenPruner<AnyPolicy> pruner_;
+  std::optional<OutputFile> json_, trace_, logits_;
   Model<T> model_;
   std::vector<TokenId> stop_;
   Progress progress_;
@@ -292,6 +320,36 @@ std::string read_text(const std::string& path) {
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file) lazyllm::detail::fail("the prompt file ", path, " cannot be read");
   return text;
+}
+
+/// Throws `lazyllm::invalid_argument` unless the model can run the prompt and the tokens to generate.
+void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index max_tokens) {
+  if (prompt.empty()) lazyllm::detail::fail("the prompt has 0 tokens, at least 1 is needed");
+  const TokenId largest = std::ranges::max(prompt);
+  if (largest >= config.vocab) {
+    lazyllm::detail::fail("the prompt has token ", largest, ", out of range 0 to ", config.vocab - 1,
+                          ", the model's vocabulary: is this the model's tokenizer?");
+  }
+  const Index longest = ModelLimits::context - std::ssize(prompt);
+  if (max_tokens > longest) lazyllm::detail::fail("--max-tokens ", max_tokens, " is out of range 1 to ", longest);
+  try {
+    check_length(config, std::ssize(prompt) + max_tokens);
+  } catch (const lazyllm::invalid_argument& error) {
+    throw lazyllm::invalid_argument(
+        fmt::format("{} (prompt {} + --max-tokens {})", error.what(), prompt.size(), max_tokens));
+  }
+}
+
+/// The check of a command line number of at least `least`.
+CLI::Validator at_least(Index least) {
+  const auto check = [least](const std::string& text) {
+    Index number = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    const bool good = error == std::errc() && stop == end && number >= least;
+    return good ? std::string() : fmt::format("{} is not a whole number of at least {}", text, least);
+  };
+  return CLI::Validator(check, "");
 }
 
 void generate(const Options& options) {
@@ -310,8 +368,7 @@ void generate(const Options& options) {
   } else {
     prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
   }
-  if (prompt.empty()) lazyllm::detail::fail("the prompt has 0 tokens, at least 1 is needed");
-  check_length(checkpoint.config(), std::ssize(prompt) + options.max_tokens);
+  check(checkpoint.config(), prompt, options.max_tokens);
   if (options.dtype == "f32") {
     Program<float>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
   } else {
@@ -325,13 +382,20 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
                "lazyllm-generate");
-  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")->required();
+  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")
+      ->required()
+      ->type_name("PATH");
   app.add_option("--tokenizer", options.tokenizer,
-                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)");
-  auto* prompt = app.add_option_group("prompt", "exactly one of");
+                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
+      ->type_name("PATH");
+  auto* prompt = app.add_option_group("Prompt");
   prompt->add_option("--prompt", options.prompt, "the prompt itself");
-  prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt");
-  prompt->add_option("--token-ids", options.token_ids, "a file of token ids: decimal numbers or a JSON array");
+  prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt")
+      ->check(CLI::ExistingFile)
+      ->type_name("FILE");
+  prompt->add_option("--token-ids", options.token_ids, "a file of token ids: decimal numbers or a JSON array")
+      ->check(CLI::ExistingFile)
+      ->type_name("FILE");
   prompt->require_option(1);
   app.add_option(
          "--schedule", options.schedule,
@@ -342,41 +406,60 @@ int main(int argc, char** argv) {
   app.add_option(
          "--score", options.score,
          "last, or mean:N or max:N over the last N tokens; then any of +layers (add up over layers) and +pool:W "
-         "(highest of W neighbours)")
+         "(highest of W neighbours, W odd)")
       ->capture_default_str();
   app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
+      ->type_name("N")
       ->capture_default_str();
   app.add_option("--protect-last", options.protect_last, "always keep the last N tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
+      ->type_name("N")
       ->capture_default_str();
   app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
+      ->type_name("N")
       ->capture_default_str();
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "threads to compute with")
       ->check(CLI::Range(1, 1024))
+      ->type_name("N")
       ->capture_default_str();
-  app.add_option("--temperature", options.sampling.temperature, "0: always the most likely token")
+  app.add_option("--temperature", options.sampling.temperature,
+                 "0: always the most likely token; above: draw, the flatter the higher")
+      ->type_name("T")
       ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p, "draw among the tokens that hold this share of the probability")
+  app.add_option("--top-p", options.sampling.top_p, "draw among the most likely tokens that hold this share, in (0, 1]")
+      ->type_name("P")
       ->capture_default_str();
-  app.add_option("--seed", options.sampling.seed, "seed of the drawing")->capture_default_str();
+  app.add_option("--seed", options.sampling.seed, "seed of the drawing")->type_name("N")->capture_default_str();
   app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
   app.add_option("--repeats", options.repeats, "with --compare: runs of each, times are medians")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
+      ->type_name("N")
       ->capture_default_str();
-  app.add_option("--json", options.json, "write figures and text to this file");
-  app.add_option("--trace", options.trace, "write the active positions of each step and layer to this file, as JSON");
+  app.add_option("--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
+      ->type_name("FILE");
+  app.add_option("--trace", options.trace,
+                 "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
+      ->type_name("FILE");
   app.add_option("--logits", options.logits,
-                 "write the logits to this file: little-endian f32, one row of vocabulary size per generated token");
-  CLI11_PARSE(app, argc, argv);
+                 "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
+                 "of the lazy run")
+      ->type_name("FILE");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     generate(options);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "lazyllm-generate: {}\n", error.what());
+    std::string_view message = error.what();
+    if (message.starts_with("lazyllm: ")) message.remove_prefix(9);
+    fmt::print(stderr, "lazyllm-generate: {}\n", message);
     return 1;
   }
   return 0;

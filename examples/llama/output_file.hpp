@@ -13,10 +13,16 @@ namespace lazyllm::llama {
 /// cannot be written is an error then and not at the end.
 class OutputFile {
  public:
-  /// Throws `lazyllm::invalid_argument` if the file cannot be created.
+  /// Throws `lazyllm::invalid_argument` if the file cannot be created, or the path is something that it would replace:
+  /// a directory, a device, a link.
   explicit OutputFile(std::string path)
       : path_(std::move(path)), part_(path_ + ".part"), stream_(part_, std::ios::binary) {
-    if (!stream_) detail::fail("the file ", path_, " cannot be written");
+    std::error_code ignored;
+    const auto type = std::filesystem::symlink_status(path_, ignored).type();
+    const bool free = type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular;
+    if (stream_ && free) return;
+    std::filesystem::remove(part_, ignored);
+    detail::fail("the file ", path_, " cannot be written", free ? "" : ": it is there and not a regular file");
   }
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
