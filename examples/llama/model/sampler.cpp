@@ -14,8 +14,8 @@ Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampli
 }
 
 TokenId Sampler::draw(std::span<const float> logits) {
-  const auto bad = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
-  if (bad != logits.end()) detail::fail("the logit of token ", bad - logits.begin(), " is not a number");
+  const auto bad = std::ranges::find_if(logits, [](float logit) { return !std::isfinite(logit); });
+  if (bad != logits.end()) detail::fail("the logit of token ", bad - logits.begin(), " is ", *bad, ", not finite");
   const auto highest = std::ranges::max_element(logits);
   if (sampling_.temperature == 0) return static_cast<TokenId>(highest - logits.begin());
 

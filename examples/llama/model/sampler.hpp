@@ -21,7 +21,7 @@ class Sampler {
   /// Throws `lazyllm::invalid_argument` for a negative temperature or a top_p outside (0, 1].
   explicit Sampler(const Sampling& sampling);
 
-  /// Throws `lazyllm::invalid_argument` if a logit is not a number.
+  /// Throws `lazyllm::invalid_argument` if a logit is not a finite number.
   TokenId draw(std::span<const float> logits);
 
  private:
