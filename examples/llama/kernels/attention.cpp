@@ -40,7 +40,6 @@ constexpr int sums = 8;
 constexpr int block_keys = 64;
 
 using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
-using IntVector [[gnu::vector_size(lanes * sizeof(float))]] = std::int32_t;
 
 /// Products of floats: one step of depth is one element.
 struct FloatProducts {
@@ -62,6 +61,11 @@ struct PairProducts {
     std::int32_t pair;
     std::memcpy(&pair, at, sizeof(pair));
     return pair;
+  }
+  static Vector pair(Vector first, Vector second) {
+    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(first));
+    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(second));
+    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
   }
 };
 template <class T>
@@ -154,8 +158,11 @@ class Block {
     for (Index key = 0; key < last_limit; key += block_keys) {
       const Index count = std::min<Index>(block_keys, last_limit - key);
       score(key, count);
-      if (key + count > limits_.minCoeff()) mask(key, count);
+      const bool masked = key + count > limits_.minCoeff();
+      if (masked) mask(key, count, -std::numeric_limits<float>::infinity());
       weigh(count);
+      // Eigen's exp of -infinity is not quite zero on every processor: too little for the total, not for a huge value.
+      if (masked) mask(key, count, 0);
       add_values(key, count);
     }
     store();
@@ -205,12 +212,11 @@ class Block {
     });
   }
 
-  /// Hides the keys from the queries that may not see them.
-  void mask(Index key, Index count) {
+  /// Gives the scores or weights of keys that a query may not see this `value`.
+  void mask(Index key, Index count, float value) {
     for (Index i = 0; i < count; ++i) {
-      const auto hidden = limits_ <= static_cast<Position>(key + i);
       RowMap row = line(scores_, i);
-      row = hidden.select(-std::numeric_limits<float>::infinity(), row);
+      row = (limits_ <= static_cast<Position>(key + i)).select(value, row);
     }
   }
 
@@ -226,12 +232,12 @@ class Block {
       row = ((row - largest) * task_.shape.scale).exp();
       total_ += row;
     }
-    if constexpr (Products::depth == 2) pair_weights(count);
   }
 
   void add_values(Index key, Index count) {
     const Index head_width = task_.shape.head_width;
     load_values(key, count);
+    if constexpr (Products::depth == 2) pair_weights(count);
     const Lines weights = Products::depth == 2 ? weights_ : scores_;
     const Stored* const values = values_;
     Vector correction[Columns];
@@ -270,21 +276,13 @@ class Block {
     }
   }
 
-#ifdef __AVX512BF16__
   /// Rounds the weights to bfloat16, those of two neighbouring keys side by side.
   void pair_weights(Index count) {
     if (count % 2 == 1) line(scores_, count).setZero();
     for (Index i = 0; i < count; i += 2) {
-      for (int c = 0; c < Columns; ++c) {
-        const __m256i even = (__m256i)_mm512_cvtneps_pbh(scores_[i][c]);
-        const __m256i odd = (__m256i)_mm512_cvtneps_pbh(scores_[i + 1][c]);
-        const __m512i pairs =
-            _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
-        weights_[i / 2][c] = _mm512_castsi512_ps(pairs);
-      }
+      for (int c = 0; c < Columns; ++c) weights_[i / 2][c] = Products::pair(scores_[i][c], scores_[i + 1][c]);
     }
   }
-#endif
 
   void store() {
     const Index head_width = task_.shape.head_width;

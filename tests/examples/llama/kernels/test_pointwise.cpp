@@ -64,7 +64,8 @@ TEST_CASE_TEMPLATE("rotary embedding", T, float, Eigen::bfloat16) {
   const RopeScaling scalings[] = {NoRopeScaling{}, LinearRopeScaling{4}, Llama3RopeScaling{8, 1, 4, 64}};
   for (const RopeScaling& scaling : scalings) {
     for (const bool interleaved : {false, true}) {
-      for (const auto& [rows, head_width] : {std::pair<Index, Index>{1, 2}, {5, 6}, {40, 64}, {200, 128}}) {
+      for (const Index head_width : {2, 6, 64, 128}) {
+        const Index rows = head_width == 2 ? 1 : head_width + 5;
         CAPTURE(head_width);
         CAPTURE(interleaved);
         CAPTURE(scaling.index());
