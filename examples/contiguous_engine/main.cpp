@@ -50,9 +50,28 @@ struct Run {
   std::vector<lazyllm::Depth> depths;
 };
 
-void embed(const Model& model, std::span<const Index> tokens, lazyllm::Rows<float> hidden);
-Matrix logits_of(const Model& model, lazyllm::Rows<float> hidden);
-Index likeliest(const Matrix& logits);
+auto matrix_of(lazyllm::Rows<float> rows) {
+  return Eigen::Map<Matrix, 0, Eigen::OuterStride<>>(rows.data, rows.rows, rows.width, rows.stride);
+}
+
+Matrix normalised(const Matrix& x) {
+  const Eigen::ArrayXf mean_squares = x.rowwise().squaredNorm() / static_cast<float>(x.cols());
+  return x.array().colwise() * (mean_squares + 1e-5F).rsqrt();
+}
+
+void embed(const Model& model, std::span<const Index> tokens, lazyllm::Rows<float> hidden) {
+  matrix_of(hidden) = model.embedding(tokens, Eigen::all);
+}
+
+Matrix logits_of(const Model& model, lazyllm::Rows<float> hidden) {
+  return normalised(matrix_of(hidden)) * model.embedding.transpose();
+}
+
+Index likeliest(const Matrix& logits) {
+  Index token = 0;
+  logits.row(0).maxCoeff(&token);
+  return token;
+}
 
 // [integration]
 /// The attention block of one layer. Nothing is inherited: the library looks for these members.
@@ -80,7 +99,7 @@ struct FeedForwardBlock {
   void feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float> hidden);
 };
 
-/// Says how many tokens stay active after which layer; a template parameter where the choice is made at compile time.
+/// How many tokens stay active after which layer; a plain type in place of std::function is inlined.
 using Policy = std::function<lazyllm::Selection(const lazyllm::PrunePoint&)>;
 
 /// Reads a prompt, then writes `decode_steps` tokens.
@@ -111,15 +130,6 @@ Run generate(const Model& model, KvCache& cache, const Policy& policy, std::vect
   return run;
 }
 // [integration-end]
-
-auto matrix_of(lazyllm::Rows<float> rows) {
-  return Eigen::Map<Matrix, 0, Eigen::OuterStride<>>(rows.data, rows.rows, rows.width, rows.stride);
-}
-
-Matrix normalised(const Matrix& x) {
-  const Eigen::ArrayXf mean_squares = x.rowwise().squaredNorm() / static_cast<float>(x.cols());
-  return x.array().colwise() * (mean_squares + 1e-5F).rsqrt();
-}
 
 /// RoPE at the tokens' own positions, which pruning never changes.
 Matrix rotated(Matrix x, lazyllm::Positions positions) {
@@ -172,20 +182,6 @@ void FeedForwardBlock::feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float>
   matrix_of(hidden) += activated * weights->down;
 }
 
-void embed(const Model& model, std::span<const Index> tokens, lazyllm::Rows<float> hidden) {
-  matrix_of(hidden) = model.embedding(tokens, Eigen::all);
-}
-
-Matrix logits_of(const Model& model, lazyllm::Rows<float> hidden) {
-  return normalised(matrix_of(hidden)) * model.embedding.transpose();
-}
-
-Index likeliest(const Matrix& logits) {
-  Index token = 0;
-  logits.row(0).maxCoeff(&token);
-  return token;
-}
-
 /// The engine without LazyLLM's layers: the same blocks in a plain loop.
 Run generate_dense(const Model& model, std::vector<Index> tokens) {
   KvCache cache(std::ssize(tokens) + decode_steps);
@@ -225,6 +221,14 @@ Model random_model(std::mt19937& random) {
   return model;
 }
 
+void print(const char* what, const lazyllm::StepStats& stats) {
+  std::printf("%s\nlayer  active computed revived\n", what);
+  for (std::size_t l = 0; l < stats.layers.size(); ++l) {
+    const auto& [active, computed, revived, kept] = stats.layers[l];
+    std::printf("%5zu %7td %8td %7td\n", l, active, computed, revived);
+  }
+}
+
 int main() {
   std::mt19937 random(1);
   const Model model = random_model(random);
@@ -239,36 +243,24 @@ int main() {
   };
 
   const Run dense = generate_dense(model, prompt);
-  KvCache full_cache(capacity);
-  const Run full = generate(model, full_cache, lazyllm::KeepAll(), prompt);
-  check(full.logits == dense.logits, "keeping every token gives the dense logits, bit for bit");
+  KvCache cache_of_all(capacity);
+  const Run all = generate(model, cache_of_all, lazyllm::KeepAll(), prompt);
+  check(all.logits == dense.logits, "keeping every token gives the dense logits, bit for bit");
 
   KvCache cache(capacity);
   const lazyllm::KeepFraction half({{2, 0.5}, {4, 0.5}});  // half of the tokens after layer 2, half of these after 4
   const Run lazy = generate(model, cache, lazyllm::ProtectFirst<lazyllm::KeepFraction>{half, 4}, prompt);
-  bool cached_as_deep = true;
+  print("Prompt of 300 tokens", lazy.stats[0]);
+  print("First decode step", lazy.stats[1]);
   Index revived = 0;
+  for (const lazyllm::StepStats& stats : lazy.stats) revived += stats.revived();
+  check(lazy.stats[0].computed() < layer_count * std::ssize(prompt), "the prompt takes less work than dense");
+  check(revived > 0, "decoding revives pruned tokens");
+  for (const Matrix& logits : lazy.logits) check(logits.allFinite(), "no K/V is read that was not computed");
+  bool cached_as_deep = true;
   for (Index l = 0; l < layer_count; ++l) {
     for (Index t = 0; t < capacity; ++t) cached_as_deep = cached_as_deep && cache.holds(l, t) == (l < lazy.depths[t]);
   }
   check(cached_as_deep, "the cache holds K/V of exactly the layers that each token has run through");
-  for (const Matrix& logits : lazy.logits) check(logits.allFinite(), "no K/V was read before it was computed");
-  check(lazy.stats.front().computed() < layer_count * std::ssize(prompt), "the prompt took less work than dense");
-
-  std::printf("            prompt of %td tokens         %d decode steps\n", std::ssize(prompt), decode_steps);
-  std::printf("layer   active computed revived   active computed revived\n");
-  for (Index l = 0; l < layer_count; ++l) {
-    const lazyllm::LayerStats& first = lazy.stats.front().layers[l];
-    lazyllm::LayerStats later;
-    for (std::size_t i = 1; i < lazy.stats.size(); ++i) {
-      later.active += lazy.stats[i].layers[l].active;
-      later.computed += lazy.stats[i].layers[l].computed;
-      later.revived += lazy.stats[i].layers[l].revived;
-    }
-    revived += later.revived;
-    std::printf("%5td %8td %8td %7td %8td %8td %7td\n", l, first.active, first.computed, first.revived, later.active,
-                later.computed, later.revived);
-  }
-  check(revived > 0, "decoding revived pruned tokens");
   return correct ? 0 : 1;
 }

@@ -289,7 +289,10 @@ int main() {
     engine.run({&a, &b});
     print("First decode step", engine.stats());
     Index revived = engine.stats().revived();
-    for (int i = 1; i < decode_steps; ++i) engine.run({&a, &b}), revived += engine.stats().revived();
+    for (int i = 1; i < decode_steps; ++i) {
+      engine.run({&a, &b});
+      revived += engine.stats().revived();
+    }
     check(revived > 0, "decoding revives pruned tokens");
 
     for (Request* batched : {&a, &b}) {
@@ -304,7 +307,11 @@ int main() {
     a.truncate(300);
     a.tokens.resize(301);
     check(engine.pages_in_use() == 19 + 10, "truncating gives pages back");
-    for (revived = 0; std::ssize(a.logits) <= decode_steps; revived += engine.stats().revived()) engine.run({&a});
+    revived = 0;
+    for (int i = 0; i < decode_steps; ++i) {
+      engine.run({&a});
+      revived += engine.stats().revived();
+    }
     check(a.logits == before && revived == 0, "decoding again gives the same logits and revives nothing");
   }
   check(engine.pages_in_use() == 0 && engine.parked_rows() == 0, "requests leave nothing behind");
