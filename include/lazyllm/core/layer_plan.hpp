@@ -31,7 +31,7 @@ struct SequencePlan {
 };
 
 /// What the host's attention block computes in one layer for a ragged batch (CSR: `indptr` has one entry more than
-/// there are sequences). A view of a `PlanBuffers`: valid until the next layer begins.
+/// there are sequences). A view of a `PlanBuffers`: valid until the layer's attention has run.
 class LayerPlan {
  public:
   LayerPlan(Index layer, Index layers, Positions positions, Positions keys, Positions key_limits,
@@ -62,7 +62,7 @@ class LayerPlan {
   std::span<const Index> row_indptr() const { return row_indptr_; }  ///< `[sequences + 1]` into positions()
   std::span<const Index> key_indptr() const { return key_indptr_; }  ///< `[sequences + 1]` into keys()
 
-  /// The least special mask of the batch.
+  /// The most general mask that a sequence of the batch has.
   Mask mask() const { return *std::max_element(masks_.begin(), masks_.end()); }
 
   /// The part of sequence `i`, counted in the order in which the sequences were given to the step.
@@ -153,16 +153,23 @@ class PlanBuffers {
 
   void swap(PlanBuffers& other) noexcept { std::swap(*this, other); }
 
+  /// Makes room for `sequences` sequences with `tokens` tokens in all, at least doubling a list that must grow.
   void reserve(Index sequences, Index tokens) {
-    for (auto* list : {&positions_, &keys_, &key_limits_}) list->reserve(static_cast<std::size_t>(tokens));
-    for (auto* list : {&row_indptr_, &key_indptr_, &tokens_}) list->reserve(static_cast<std::size_t>(sequences) + 1);
-    masks_.reserve(static_cast<std::size_t>(sequences));
+    for (auto* list : {&positions_, &keys_, &key_limits_}) grow(*list, tokens);
+    for (auto* list : {&row_indptr_, &key_indptr_, &tokens_}) grow(*list, sequences + 1);
+    grow(masks_, sequences);
   }
 
   Index rows() const { return std::ssize(positions_); }
   Index keys() const { return std::ssize(keys_); }
 
  private:
+  template <class T>
+  static void grow(std::vector<T>& list, Index count) {
+    const auto size = static_cast<std::size_t>(count);
+    if (size > list.capacity()) list.reserve(std::max(size, 2 * list.capacity()));
+  }
+
   static void append_range(std::vector<Position>& list, Index first, Index last) {
     const std::size_t old_size = list.size();
     list.resize(old_size + static_cast<std::size_t>(last - first));
@@ -172,8 +179,8 @@ class PlanBuffers {
   std::vector<Position> positions_;
   std::vector<Position> keys_;
   std::vector<Position> key_limits_;
-  std::vector<Index> row_indptr_;
-  std::vector<Index> key_indptr_;
+  std::vector<Index> row_indptr_ = {0};
+  std::vector<Index> key_indptr_ = {0};
   std::vector<Index> tokens_;
   std::vector<Mask> masks_;
 };

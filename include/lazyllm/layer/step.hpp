@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/core/rows.hpp"
 #include "lazyllm/core/sequence.hpp"
 #include "lazyllm/core/stats.hpp"
 #include "lazyllm/error.hpp"
@@ -66,20 +67,30 @@ class Step {
     layer_ = 0;
     extents_.clear();
     members_.clear();
+    Index tokens = 0;
     for (const Entry& entry : entries) {
       extents_.push_back({entry.sequence->length(), entry.new_tokens});
-      members_.push_back({.entry = entry, .selection = {}});
+      tokens += entry.sequence->length() + entry.new_tokens;
+    }
+    // Buffers that swap places grow together, or the smaller one would grow in a later step.
+    for (auto* plan : {&plan_, &next_plan_}) plan->reserve(std::ssize(entries), tokens);
+    if (std::ranges::any_of(entries, [](const Entry& entry) { return entry.pruner->score().over_layers; })) {
+      for (auto* sums : {&score_sums_, &next_score_sums_}) sums->reserve(context, tokens, 1);
     }
     plan_.start(extents_);
-    rows_ = plan().rows();
+    rows_ = plan_.rows();
     current_ = 0;
+    for (auto& hidden : hidden_) {
+      if (hidden.rows().rows > 0 && hidden.rows().width != width_) hidden = {};
+    }
     hidden_[current_].reserve(context, rows_, width_);
     stats_.layers.assign(size(layers_), {});
     running_ = true;
     guard([&] {
-      for (std::size_t s = 0; s < members_.size(); ++s) {
-        Sequence& sequence = *members_[s].entry.sequence;
+      for (std::size_t s = 0; s < entries.size(); ++s) {
+        Sequence& sequence = *entries[s].sequence;
         if (sequence.in_step_) detail::fail("Step::begin: entry ", s, " names a sequence that is in a running step");
+        members_.push_back({.entry = entries[s], .selection = {}});
         sequence.in_step_ = true;
         sequence.depth_.resize(size(extents_[s].history + extents_[s].new_tokens), 0);
       }
@@ -88,8 +99,12 @@ class Step {
     return hidden();
   }
 
-  /// The plan of the layer to run now.
-  LayerPlan plan() const { return plan_.layer(layer_, layers_); }
+  /// The plan of the layer to run now. Throws `invalid_argument` if no step is running or all its layers have run.
+  LayerPlan plan() const {
+    if (!running_) detail::fail("Step: no layer is left to run: no step is running");
+    if (layer_ == layers_) detail::fail("Step: no layer is left to run: all ", layers_, " have");
+    return plan_.layer(layer_, layers_);
+  }
 
   /// The running batch: `[plan().rows() x width]` before a layer's attention, the rows that go on after it, and one row
   /// per sequence at the end.
@@ -123,7 +138,6 @@ class Step {
     running_ = false;
     for (std::size_t s = 0; s < members_.size(); ++s) {
       Sequence& sequence = *members_[s].entry.sequence;
-      if (!sequence.in_step_) continue;
       sequence.in_step_ = false;
       if (members_[s].revived) {
         sequence.clear();
