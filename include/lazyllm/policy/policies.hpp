@@ -32,7 +32,10 @@ class KeepFraction {
 
 /// The schedule drawn in the paper's figures, for a model of any depth.
 struct PaperSchedule {
-  Selection operator()(const PrunePoint& point) const { return KeepFraction(Schedule::paper(point.layers))(point); }
+  Selection operator()(const PrunePoint& point) const {
+    if (!Schedule::paper_prunes_after(point.layers_run, point.layers)) return {};
+    return {.kind = Selection::Kind::count, .count = keep_count(Schedule::paper_keep, point.active)};
+  }
 };
 
 /// Keeps the smallest set of tokens that holds the scheduled share of the attention at each pruning layer.

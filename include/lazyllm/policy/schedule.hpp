@@ -60,11 +60,17 @@ class Schedule {
   /// layers. Points that would fall on layer 0 or on one another are left out.
   static Schedule paper(Index layers) {
     std::vector<LayerKeep> points;
-    for (Index k = 1; k <= 3; ++k) {
-      const Index layer = 3 * k * layers / 10;
-      if (layer > (points.empty() ? 0 : points.back().layer)) points.push_back({layer, 0.7});
+    for (Index layer = 1; layer < layers; ++layer) {
+      if (paper_prunes_after(layer, layers)) points.push_back({layer, paper_keep});
     }
     return Schedule(std::move(points));
+  }
+
+  static constexpr double paper_keep = 0.7;
+
+  /// Whether `paper(layers)` has a point after `layer` layers.
+  static constexpr bool paper_prunes_after(Index layer, Index layers) {
+    return layer > 0 && (layer == 3 * layers / 10 || layer == 6 * layers / 10 || layer == 9 * layers / 10);
   }
 
   /// Throws `invalid_argument` unless every pruning layer lies before the last of `layers` layers.

@@ -52,7 +52,7 @@ concept SelectionPolicy = requires(const Policy& policy, const PrunePoint& point
   { policy(point) } -> std::convertible_to<Selection>;
 };
 
-/// Tokens that a keep fraction `fraction` in (0, 1] leaves of `active`: ceil(fraction * active), at least one.
+/// Tokens that a keep fraction `fraction` in (0, 1] leaves of `active` >= 1: ceil(fraction * active), at least one.
 inline Index keep_count(double fraction, Index active) {
   // The small term undoes the rounding of fractions such as 0.7 that binary numbers cannot hold.
   const auto count = static_cast<Index>(std::ceil(fraction * static_cast<double>(active) - 1e-9));

@@ -66,4 +66,16 @@ struct PrefillOnly {
   Selection operator()(const PrunePoint& point) const { return point.new_tokens > 1 ? policy(point) : Selection{}; }
 };
 
+// Compilers before C++20's deduction for aggregates (clang below 17) need these.
+template <class Policy>
+ProtectFirst(Policy, Index) -> ProtectFirst<Policy>;
+template <class Policy>
+ProtectLast(Policy, Index) -> ProtectLast<Policy>;
+template <class Policy>
+ProtectMask(Policy, std::span<const std::uint8_t>) -> ProtectMask<Policy>;
+template <class Policy>
+MinimumPrompt(Policy, Index) -> MinimumPrompt<Policy>;
+template <class Policy>
+PrefillOnly(Policy) -> PrefillOnly<Policy>;
+
 }  // namespace lazyllm
