@@ -53,7 +53,7 @@ inline std::vector<Index> sorted_selection(const Selection& selection, Index tok
   const auto is_protected = [&](Index i) { return selection.protects(active[static_cast<std::size_t>(i)], tokens); };
   const auto score = [&](Index i) { return scores[static_cast<std::size_t>(i)]; };
   std::ranges::stable_sort(order, [&](Index a, Index b) { return score(a) > score(b); });
-  std::ranges::stable_partition(order, is_protected);
+  std::stable_partition(order.begin(), order.end(), is_protected);
   const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
   double held = 0;
   std::vector<Index> kept;

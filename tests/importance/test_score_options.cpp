@@ -192,16 +192,16 @@ TEST_CASE("AttentionScore: reads what is written") {
 }
 
 TEST_CASE("AttentionScore: text that is none is refused with the part at fault") {
-  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{{"", ""},
-                                                                                   {"first", "first"},
-                                                                                   {"mean", "mean"},
-                                                                                   {"mean:", "mean:"},
-                                                                                   {"mean:x", "mean:x"},
-                                                                                   {"max:3x", "max:3x"},
-                                                                                   {"pool:3", "pool:3"},
-                                                                                   {"last+pool:", "pool:"},
-                                                                                   {"last+", ""},
-                                                                                   {"last+max:3", "max:3"}}) {
+  for (const auto& bad : std::vector<std::pair<std::string, std::string>>{{"", ""},
+                                                                          {"first", "first"},
+                                                                          {"mean", "mean"},
+                                                                          {"mean:", "mean:"},
+                                                                          {"mean:x", "mean:x"},
+                                                                          {"max:3x", "max:3x"},
+                                                                          {"pool:3", "pool:3"},
+                                                                          {"last+pool:", "pool:"},
+                                                                          {"last+", ""},
+                                                                          {"last+max:3", "max:3"}}) {
     CAPTURE(text);
     const std::string message =
         "lazyllm: score '" + text + "': '" + part +

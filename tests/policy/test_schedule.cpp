@@ -66,19 +66,21 @@ TEST_CASE("schedule: reads what is written") {
 }
 
 TEST_CASE("schedule: text that is none is refused with the text and the part at fault") {
-  for (const auto& [text, part] : {std::pair<std::string, std::string>{"", ""},
-                                   {"9", "9"},
-                                   {"9:", "9:"},
-                                   {":0.7", ":0.7"},
-                                   {"9:0.7,", ""},
-                                   {"9:0.7,x:1", "x:1"},
-                                   {"9:0.7x", "9:0.7x"},
-                                   {"9 :0.7", "9 :0.7"},
-                                   {"9:0.7 ", "9:0.7 "},
-                                   {"9:0.7;3:1", "9:0.7;3:1"},
-                                   {"9.5:0.7", "9.5:0.7"},
-                                   {"99999999999999999999:0.5", "99999999999999999999:0.5"},
-                                   {"1:1:1", "1:1:1"}}) {
+  for (const auto& bad : {std::pair<std::string, std::string>{"", ""},
+                          {"9", "9"},
+                          {"9:", "9:"},
+                          {":0.7", ":0.7"},
+                          {"9:0.7,", ""},
+                          {"9:0.7,x:1", "x:1"},
+                          {"9:0.7x", "9:0.7x"},
+                          {"9 :0.7", "9 :0.7"},
+                          {"9:0.7 ", "9:0.7 "},
+                          {"9:0.7;3:1", "9:0.7;3:1"},
+                          {"9.5:0.7", "9.5:0.7"},
+                          {"99999999999999999999:0.5", "99999999999999999999:0.5"},
+                          {"1:1:1", "1:1:1"}}) {
+    const std::string text = bad.first;
+    const std::string part = bad.second;
     CAPTURE(text);
     CHECK(parse_error(text) == "lazyllm: schedule '" + text + "': '" + part + "' is not LAYER:KEEP, e.g. 9:0.7");
   }

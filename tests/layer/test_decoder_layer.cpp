@@ -1,0 +1,157 @@
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "layer/scripted_engine.hpp"
+
+using namespace lazyllm;
+using namespace lazyllm::test;
+
+namespace {
+
+using Engine = ScriptedEngine<>;
+
+std::vector<Index> counts(const StepStats& stats, Index LayerStats::*count) {
+  std::vector<Index> result;
+  for (const LayerStats& layer : stats.layers) result.push_back(layer.*count);
+  return result;
+}
+
+using Counts = std::vector<Index>;
+
+}  // namespace
+
+TEST_CASE("layer: prefill prunes step by step and leaves the pruned rows' feed-forward undone") {
+  Engine engine(4);
+  Engine::Sequence sequence = engine.sequence();
+  const Engine::Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}}));
+  const Rows<float> last = engine.run({{&sequence, &pruner, 10}});
+  const StepStats& stats = engine.step.stats();
+  CHECK(counts(stats, &LayerStats::active) == Counts{10, 5, 3, 3});
+  CHECK(counts(stats, &LayerStats::computed) == Counts{10, 5, 3, 3});
+  CHECK(counts(stats, &LayerStats::revived) == Counts{0, 0, 0, 0});
+  CHECK(counts(stats, &LayerStats::kept) == Counts{5, 3, 3, 3});
+  CHECK(engine.script->rows_right);
+  // The rows kept after each layer, and of the last layer the one row that is read.
+  CHECK(engine.script->feed_forward_rows == 5 + 3 + 3 + 1);
+  CHECK(stats.aux_rows == 7);
+  CHECK(stats.aux_bytes == 7 * 3 * 4);
+  CHECK(last.rows == 1);
+  CHECK(last.row(0)[0] == 4);
+  CHECK(last.row(0)[1] == 4);
+  CHECK(last.row(0)[2] == 109);
+}
+
+TEST_CASE("layer: tokens revived go on from where they stopped, and may stop again") {
+  Engine engine(4);
+  Engine::Sequence sequence = engine.sequence();
+  const Engine::Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}}));
+  auto& scores = engine.script->scores;
+  scores[0] = scores[1] = scores[2] = scores[3] = 9;
+  engine.run({{&sequence, &pruner, 10}});  // after layer 1: 0-3 and 9, after layer 2: 0, 1, 9
+  engine.script->feed_forward_rows = 0;
+  scores[5] = scores[6] = scores[0] = 20;
+  engine.run({{&sequence, &pruner, 1}});
+  const StepStats& stats = engine.step.stats();
+  // After layer 1: 0, 1, 2, 5, 6, 10, so that 5 and 6 are revived; after layer 2: 0, 5, 10.
+  CHECK(counts(stats, &LayerStats::active) == Counts{11, 6, 3, 3});
+  CHECK(counts(stats, &LayerStats::computed) == Counts{1, 3, 2, 2});
+  CHECK(counts(stats, &LayerStats::revived) == Counts{0, 2, 0, 0});
+  CHECK(counts(stats, &LayerStats::kept) == Counts{6, 3, 3, 3});
+  CHECK(engine.script->active == std::vector<Position>{0, 5, 10});
+  CHECK(engine.script->rows_right);
+  CHECK(engine.script->feed_forward_rows == 3 + 2 + 2 + 1);
+  CHECK(std::vector<Depth>(sequence.depths().begin(), sequence.depths().end()) ==
+        std::vector<Depth>{4, 4, 2, 2, 1, 4, 2, 1, 1, 4, 4});
+  CHECK(stats.aux_rows == 6);
+}
+
+TEST_CASE("layer: static pruning never revives") {
+  Engine engine(4);
+  Engine::Sequence sequence = engine.sequence();
+  const Engine::Pruner pruner(StaticPruning(Schedule{{1, 0.5}, {2, 0.5}}));
+  engine.run({{&sequence, &pruner, 10}});
+  for (Index step = 1; step < 4; ++step) {
+    engine.script->scores[static_cast<std::size_t>(4 + step)] = 50;
+    engine.run({{&sequence, &pruner, 1}});
+    CHECK(counts(engine.step.stats(), &LayerStats::active) == Counts{10 + step, 5 + step, 3 + step, 3 + step});
+    CHECK(engine.step.stats().revived() == 0);
+    CHECK(engine.step.stats().computed() == 4);
+  }
+}
+
+TEST_CASE("layer: without pruning the first decode step after a pruned prefill revives everything") {
+  Engine engine(4);
+  Engine::Sequence sequence = engine.sequence();
+  const Engine::Pruner pruner(PrefillOnly<KeepFraction>{KeepFraction(Schedule{{1, 0.5}, {2, 0.5}})});
+  engine.run({{&sequence, &pruner, 10}});
+  engine.run({{&sequence, &pruner, 1}});
+  CHECK(counts(engine.step.stats(), &LayerStats::computed) == Counts{1, 6, 8, 8});
+  CHECK(counts(engine.step.stats(), &LayerStats::revived) == Counts{0, 5, 2, 0});
+  CHECK(engine.step.stats().aux_rows == 0);
+  CHECK(engine.script->rows_right);
+  engine.run({{&sequence, &pruner, 1}});
+  CHECK(counts(engine.step.stats(), &LayerStats::computed) == Counts{1, 1, 1, 1});
+}
+
+TEST_CASE("layer: the policy is asked after each layer but the last, with the facts of the sequence") {
+  Engine engine(4);
+  Engine::Sequence sequence = engine.sequence();
+  std::vector<PrunePoint> points;
+  const Engine::Pruner pruner([&points](const PrunePoint& point) {
+    points.push_back(point);
+    return Selection{.kind = Selection::Kind::count, .count = point.active - 1};
+  });
+  engine.run({{&sequence, &pruner, 8}});
+  engine.run({{&sequence, &pruner, 2}});
+  REQUIRE(points.size() == 6);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const auto layer = static_cast<Index>(i % 3);
+    const bool second = i >= 3;
+    CHECK(points[i].layers_run == layer + 1);
+    CHECK(points[i].layers == 4);
+    CHECK(points[i].active == (second ? 10 : 8) - layer);
+    CHECK(points[i].tokens == (second ? 10 : 8));
+    CHECK(points[i].new_tokens == (second ? 2 : 8));
+    CHECK(points[i].steps == (second ? 1 : 0));
+  }
+}
+
+TEST_CASE("layer: a batch gives each sequence its own selection and its own last row") {
+  Engine engine(3);
+  Engine::Sequence a = engine.sequence();
+  Engine::Sequence b = engine.sequence();
+  const Engine::Pruner prunes(KeepFraction(Schedule{{1, 0.25}}));
+  const Engine::Pruner keeps{KeepAll()};
+  const Rows<float> last = engine.run({{&a, &prunes, 8}, {&b, &keeps, 5}});
+  CHECK(counts(engine.step.stats(), &LayerStats::active) == Counts{13, 7, 7});
+  CHECK(a.aux().parked_rows() == 6);
+  CHECK(b.aux().parked_rows() == 0);
+  CHECK(last.rows == 2);
+  CHECK(last.row(0)[2] == 107);
+  CHECK(last.row(1)[2] == 104);
+  engine.run({{&b, &keeps, 1}, {&a, &keeps, 1}});
+  CHECK(engine.step.stats().revived() == 6);
+  CHECK(engine.script->rows_right);
+}
+
+TEST_CASE("layer: a step can be used again for a model of another width") {
+  Engine engine(2);
+  Engine::Sequence narrow = engine.sequence();
+  const Engine::Pruner pruner(KeepFraction(Schedule{{1, 0.5}}));
+  engine.run({{&narrow, &pruner, 8}});
+  Engine::Sequence wide(2, AuxCache(cpu::DenseStorage<float>(7)));
+  const std::vector<Engine::Entry> entries{{&wide, &pruner, 4}};
+  CHECK(engine.step.begin(engine.context, entries).width == 7);
+  engine.step.abort();
+  engine.run({{&wide, &pruner, 4}});
+  CHECK(engine.step.hidden().width == 7);
+  CHECK(engine.script->rows_right);
+}
+
+TEST_CASE("layer: gives its blocks out") {
+  Script script;
+  LazyDecoderLayer layer(ScriptedAttention{&script, 3}, ScriptedFeedForward{&script});
+  CHECK(layer.attention().layer == 3);
+  CHECK(layer.feed_forward().script == &script);
+}

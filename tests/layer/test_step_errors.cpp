@@ -1,0 +1,182 @@
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "layer/scripted_engine.hpp"
+
+using namespace lazyllm;
+using namespace lazyllm::test;
+
+namespace {
+
+using Engine = ScriptedEngine<>;
+using Entries = std::vector<Engine::Entry>;
+
+/// Two sequences with some history and parked rows, and what they were.
+struct Fixture {
+  Engine engine{3};
+  Engine::Pruner pruner{KeepFraction(Schedule{{1, 0.5}})};
+  Engine::Sequence a = engine.sequence();
+  Engine::Sequence b = engine.sequence();
+
+  Fixture() { engine.run({{&a, &pruner, 6}, {&b, &pruner, 4}}); }
+
+  /// Tries to begin a step, checks that nothing has changed, and returns the message.
+  std::string refused(const Entries& entries) {
+    std::string message = "nothing was thrown";
+    try {
+      engine.step.begin(engine.context, entries);
+    } catch (const invalid_argument& error) {
+      message = error.what();
+    }
+    check_unchanged();
+    CHECK_FALSE(engine.step.running());
+    return message;
+  }
+
+  void check_unchanged() {
+    CHECK(a.length() == 6);
+    CHECK(b.length() == 4);
+    CHECK(a.aux().parked_rows() == 3);
+    CHECK(b.aux().parked_rows() == 2);
+    CHECK(a.steps() == 1);
+    CHECK(std::vector<Depth>(a.depths().begin(), a.depths().end()) == std::vector<Depth>{3, 3, 1, 1, 1, 3});
+    // Neither is left in a step.
+    CHECK_NOTHROW(a.truncate(6));
+    CHECK_NOTHROW(b.truncate(4));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("step: begin refuses bad entries and changes nothing") {
+  Fixture test;
+  const Engine::Entry good{&test.a, &test.pruner, 2};
+  CHECK(test.refused({}) == "lazyllm: Step::begin: no entries, at least 1 is needed");
+  CHECK(test.refused({good, {nullptr, &test.pruner, 1}}) == "lazyllm: Step::begin: entry 1 has a null pointer");
+  CHECK(test.refused({{&test.b, nullptr, 1}}) == "lazyllm: Step::begin: entry 0 has a null pointer");
+  CHECK(test.refused({good, {&test.b, &test.pruner, 0}}) ==
+        "lazyllm: Step::begin: entry 1 has 0 new tokens, out of range 1 to 2147483643");
+  CHECK(test.refused({{&test.a, &test.pruner, -3}}).find("entry 0 has -3 new tokens") != std::string::npos);
+  CHECK(test.refused({{&test.a, &test.pruner, std::numeric_limits<Position>::max()}})
+            .find("out of range 1 to 2147483641") != std::string::npos);
+  CHECK(test.refused({good, {&test.b, &test.pruner, 1}, good}) ==
+        "lazyllm: Step::begin: entry 2 names a sequence that is in a running step");
+  CHECK(test.refused({good, good}) == "lazyllm: Step::begin: entry 1 names a sequence that is in a running step");
+  Engine::Sequence deeper(4, AuxCache(cpu::DenseStorage<float>(3)));
+  CHECK(test.refused({good, {&deeper, &test.pruner, 1}}) ==
+        "lazyllm: Step::begin: entry 1 has 4 layers of width 3, entry 0 has 3 of width 3");
+  Engine::Sequence wider(3, AuxCache(cpu::DenseStorage<float>(5)));
+  CHECK(test.refused({good, {&wider, &test.pruner, 1}}) ==
+        "lazyllm: Step::begin: entry 1 has 3 layers of width 5, entry 0 has 3 of width 3");
+  CHECK(deeper.length() + wider.length() == 0);
+
+  test.engine.run({{&test.a, &test.pruner, 1}, {&test.b, &test.pruner, 1}});
+  CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("step: a sequence of another running step is refused and stays in that step") {
+  Fixture test;
+  const Entries in_step{{&test.a, &test.pruner, 2}};
+  test.engine.begin(in_step);
+  Engine::Step other;
+  for (const Entries& entries : {Entries{{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}},
+                                 Entries{{&test.a, &test.pruner, 1}, {&test.b, &test.pruner, 1}}}) {
+    CHECK_THROWS_AS(other.begin(test.engine.context, entries), invalid_argument);
+    CHECK_FALSE(other.running());
+    CHECK(test.a.length() == 8);
+    CHECK_THROWS_AS(test.a.truncate(0), invalid_argument);
+    CHECK(test.b.length() == 4);
+    CHECK_NOTHROW(test.b.truncate(4));
+  }
+  for (auto& layer : test.engine.layers) layer.forward(test.engine.context, test.engine.step);
+  CHECK(test.engine.step.end().rows == 1);
+  CHECK(test.a.length() == 8);
+  CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("step: a running step cannot begin again, and goes on") {
+  Fixture test;
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  const Entries others{{&test.b, &test.pruner, 1}};
+  CHECK_THROWS_WITH_AS(test.engine.step.begin(test.engine.context, others),
+                       "lazyllm: Step::begin: a step is running; end or abort it first", invalid_argument);
+  CHECK(test.engine.step.running());
+  CHECK(test.a.length() == 7);
+  CHECK(test.b.length() == 4);
+  for (auto& layer : test.engine.layers) layer.forward(test.engine.context, test.engine.step);
+  CHECK(test.engine.step.end().row(0)[2] == 106);
+  CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("step: end needs all layers, and can be called again after them") {
+  Fixture test;
+  CHECK_THROWS_WITH_AS(test.engine.step.end(), "lazyllm: Step::end: 0 layers have run, all 3 must", invalid_argument);
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  for (Index layer = 0; layer < 3; ++layer) {
+    const std::string message = "lazyllm: Step::end: " + std::to_string(layer) + " layers have run, all 3 must";
+    CHECK_THROWS_WITH_AS(test.engine.step.end(), message.c_str(), invalid_argument);
+    CHECK(test.engine.step.running());
+    test.engine.layers[static_cast<std::size_t>(layer)].forward(test.engine.context, test.engine.step);
+  }
+  CHECK_NOTHROW(test.engine.step.end());
+  CHECK(test.a.steps() == 2);
+}
+
+TEST_CASE("step: a layer too many, or a layer without a step, is refused") {
+  Fixture test;
+  auto& layer = test.engine.layers[0];
+  CHECK_THROWS_WITH_AS(layer.forward(test.engine.context, test.engine.step),
+                       "lazyllm: Step: no layer is left to run: no step is running", invalid_argument);
+  Engine::Step fresh;
+  CHECK_THROWS_AS(layer.forward(test.engine.context, fresh), invalid_argument);
+  test.check_unchanged();
+
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  for (auto& each : test.engine.layers) each.forward(test.engine.context, test.engine.step);
+  CHECK_THROWS_WITH_AS(layer.forward(test.engine.context, test.engine.step),
+                       "lazyllm: Step: no layer is left to run: all 3 have", invalid_argument);
+  CHECK_FALSE(test.engine.step.running());
+}
+
+TEST_CASE("step: a policy's and a selection's errors abort the step") {
+  Fixture test;
+  const Engine::Pruner beyond(KeepFraction(Schedule{{3, 0.5}}));
+  const Entries entries{{&test.b, &test.pruner, 1}, {&test.a, &beyond, 1}};
+  test.engine.begin(entries);
+  CHECK_THROWS_WITH_AS(test.engine.layers[0].forward(test.engine.context, test.engine.step),
+                       "lazyllm: schedule: layer 3 is out of range 1 to 2 of a model with 3 layers", invalid_argument);
+  CHECK_FALSE(test.engine.step.running());
+  test.check_unchanged();
+}
+
+TEST_CASE("step: a score that is not finite is named by position, sequence and layer") {
+  Fixture test;
+  const Engine::Pruner late(KeepFraction(Schedule{{2, 0.5}}));
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    test.engine.script->scores[5] = bad;  // sequence 0 is too short to have it
+    CHECK_THROWS_WITH_AS(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}),
+                         "lazyllm: the score of position 5 of sequence 1 after layer 1 is not a finite number",
+                         invalid_argument);
+    test.check_unchanged();
+    Engine::Sequence fresh = test.engine.sequence();
+    CHECK_THROWS_WITH_AS(test.engine.run({{&fresh, &late, 8}}),
+                         "lazyllm: the score of position 5 of sequence 0 after layer 2 is not a finite number",
+                         invalid_argument);
+    CHECK(fresh.length() == 0);
+    CHECK(fresh.aux().parked_rows() == 0);
+  }
+  test.engine.script->scores[5] = 0;
+  CHECK_NOTHROW(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}));
+}
+
+TEST_CASE("step: abort without a step does nothing") {
+  Fixture test;
+  test.engine.step.abort();
+  test.check_unchanged();
+}
