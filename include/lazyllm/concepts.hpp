@@ -9,6 +9,7 @@
 #include "lazyllm/core/layer_plan.hpp"
 #include "lazyllm/core/rows.hpp"
 #include "lazyllm/importance/queries.hpp"
+#include "lazyllm/kv/contiguous_keys.hpp"
 #include "lazyllm/policy/selection.hpp"
 
 /// \file
@@ -31,8 +32,8 @@ concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Pos
 /// uninitialised memory. Where `plan.last_rows_only()`, only the last row of each sequence needs its attention and
 /// result.
 template <class A, class Context, class T>
-concept Attention = requires(A& block, Context& context, const LayerPlan& plan, Rows<T> hidden) {
-  block.attend(context, plan, hidden);
+concept Attention = requires(A& block, Context& context, const LayerPlan& plan) {
+  block.attend(context, plan, Rows<T>());
 };
 
 /// Required unless the engine's block is fused: norm, MLP and residual of one layer, row by row and in place, on
@@ -49,7 +50,7 @@ concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index 
   typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type;
   requires std::same_as<std::remove_cvref_t<decltype(block.queries(plan))>,
                         QueryRows<typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type>>;
-  { block.keys(plan, sequence) } -> KeyView;
+  requires KeyView<std::remove_cvref_t<decltype(block.keys(plan, sequence))>>;
 };
 
 /// The other way: the block computes the attention probabilities of the last row of a sequence itself, mean over the
@@ -76,11 +77,13 @@ concept AuxStorage = std::movable<S> &&
 /// A backend: growable row buffers and the row operations of the step, found by argument-dependent lookup.
 template <class C>
 concept Backend = requires(C& context, Rows<const float> source, Rows<float> target, std::span<const Index> indices,
+                           const QueryRows<float>& queries, const ContiguousKeys<float>& keys,
                            const Selection& selection, Positions positions, std::span<float> scores,
                            std::vector<Index>& kept, typename C::template Buffer<float>& buffer) {
   buffer.reserve(context, Index{}, Index{});
   { buffer.rows() } -> std::same_as<Rows<float>>;
   copy_rows(context, source, indices, target, indices);
+  attention_scores(context, queries, Index{}, positions, keys, positions, Reduce{}, scores);
   accumulate_scores(context, scores, scores, bool{});
   gather_scores(context, scores, indices, scores);
   pool_scores(context, Index{}, scores);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lazyllm/aux_cache/storage.hpp"
+#include "lazyllm/concepts.hpp"
 #include "lazyllm/core/positions.hpp"
 #include "lazyllm/core/rows.hpp"
 
@@ -13,7 +14,7 @@ namespace lazyllm {
 
 /// The parked hidden states of one sequence's pruned tokens (the paper's Aux Cache): at most one row per token, the one
 /// that the token goes on from when it is revived.
-template <class Storage>
+template <AuxStorage Storage>
 class AuxCache {
  public:
   using context_type = typename Storage::context_type;
@@ -21,7 +22,10 @@ class AuxCache {
 
   explicit AuxCache(Storage storage) : storage_(std::move(storage)) {}
   AuxCache(AuxCache&& other) noexcept
-      : storage_(other.storage_.make_empty()), row_of_(std::move(other.row_of_)), parked_(other.parked_) {
+      : storage_(other.storage_.make_empty()),
+        row_of_(std::move(other.row_of_)),
+        scratch_(std::move(other.scratch_)),
+        parked_(other.parked_) {
     std::swap(storage_, other.storage_);
     other.row_of_.clear();
     other.parked_ = 0;
@@ -29,6 +33,7 @@ class AuxCache {
   AuxCache& operator=(AuxCache&& other) noexcept {
     std::swap(storage_, other.storage_);
     std::swap(row_of_, other.row_of_);
+    std::swap(scratch_, other.scratch_);
     std::swap(parked_, other.parked_);
     return *this;
   }

@@ -99,7 +99,9 @@ class PooledStorage {
   /// Rows of a pool of its own. Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
   explicit PooledStorage(Index width) : pool_(std::make_shared<Pool>(width)) {}
 
+  /// Makes room for `tokens` rows in the whole pool; reserve a shared pool for all its sequences at once.
   void reserve(Context& context, Index tokens) { pool_->reserve(context, tokens); }
+
   Index acquire(Context& context, Position) { return pool_->acquire(context); }
   void release(Index row) { pool_->release(row); }
   PooledStorage make_empty() const { return PooledStorage(pool_); }

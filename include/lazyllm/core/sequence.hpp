@@ -20,6 +20,7 @@ class Step;
 
 /// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
 /// Its K/V are the engine's, which must follow every `truncate`, `fork` and `clear`.
+/// Must not be moved while it is in a running step.
 template <class Aux>
 class Sequence {
  public:
@@ -36,7 +37,8 @@ class Sequence {
     aux_.reserve(context, tokens);
   }
 
-  /// Drops all tokens from position `tokens` on. Throws `invalid_argument` unless 0 <= tokens <= length().
+  /// Drops all tokens from position `tokens` on. Throws `invalid_argument` unless 0 <= tokens <= length(), or if the
+  /// sequence is in a running step.
   void truncate(Index tokens) {
     check_idle("truncate");
     if (tokens < 0 || tokens > length()) {
@@ -45,14 +47,11 @@ class Sequence {
     drop_from(tokens);
   }
 
-  /// Drops all tokens and counters.
-  void clear() {
-    check_idle("clear");
-    drop_from(0);
-    steps_ = 0;
-  }
+  /// Drops all tokens.
+  void clear() { truncate(0); }
 
-  /// An independent copy: the engine must give it K/V of its own or share them read-only.
+  /// An independent copy, with parked rows of its own. The engine must copy its K/V too, at the latest when either
+  /// sequence writes: reviving writes K/V of old tokens.
   Sequence fork(context_type& context) const {
     check_idle("fork");
     Sequence copy(layers(), aux_.fork(context));
@@ -72,12 +71,16 @@ class Sequence {
 
   Index layers() const { return std::ssize(parked_at_); }
   Index length() const { return std::ssize(depth_); }       ///< tokens so far
-  Index steps() const { return steps_; }                    ///< steps finished since the last `clear`
+  Index steps() const { return steps_; }                    ///< steps finished since the sequence was last empty
   std::span<const Depth> depths() const { return depth_; }  ///< `[length]`
   const Aux& aux() const { return aux_; }
 
-  /// Share of the (token, layer) pairs of the first `tokens` tokens that have been computed, in percent.
+  /// Share of the (token, layer) pairs of the first `tokens` tokens that have been computed, in percent; 100 for no
+  /// tokens. Throws `invalid_argument` unless 0 <= tokens <= length().
   double computed_percent(Index tokens) const {
+    if (tokens < 0 || tokens > length()) {
+      detail::fail("Sequence::computed_percent: ", tokens, " tokens is out of range 0 to ", length());
+    }
     Index computed = 0;
     for (std::size_t i = 0; i < static_cast<std::size_t>(tokens); ++i) computed += depth_[i];
     return tokens == 0 ? 100 : 100 * static_cast<double>(computed) / static_cast<double>(tokens * layers());
@@ -99,6 +102,7 @@ class Sequence {
   }
 
   void drop_from(Index tokens) {
+    if (tokens == 0) steps_ = 0;
     depth_.resize(static_cast<std::size_t>(tokens));
     aux_.truncate(tokens);
     std::fill(parked_at_.begin(), parked_at_.end(), 0);
