@@ -249,7 +249,7 @@ int main() {
 
   KvCache cache(capacity);
   const lazyllm::KeepFraction half({{2, 0.5}, {4, 0.5}});  // half of the tokens after layer 2, half of these after 4
-  const Run lazy = generate(model, cache, lazyllm::ProtectFirst<lazyllm::KeepFraction>{half, 4}, prompt);
+  const Run lazy = generate(model, cache, lazyllm::ProtectFirst{half, 4}, prompt);
   print("Prompt of 300 tokens", lazy.stats[0]);
   print("First decode step", lazy.stats[1]);
   Index revived = 0;
