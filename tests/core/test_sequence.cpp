@@ -149,14 +149,16 @@ TEST_CASE("sequence: protected from changes while a step runs") {
   test.engine.begin(entries);
   const std::string end = " called while the sequence is in a running step";
   CHECK(message([&] { test.sequence.truncate(0); }) == "lazyllm: Sequence::truncate" + end);
-  CHECK(message([&] { test.sequence.clear(); }) == "lazyllm: Sequence::clear" + end);
+  CHECK(message([&] { test.sequence.clear(); }) == "lazyllm: Sequence::truncate" + end);
   CHECK(message([&] { test.sequence.append_computed(1); }) == "lazyllm: Sequence::append_computed" + end);
   CHECK(message([&] { (void)test.sequence.fork(test.engine.context); }) == "lazyllm: Sequence::fork" + end);
   CHECK(test.sequence.length() == 7);
   test.engine.step.abort();
   CHECK(test.sequence.length() == 6);
+  CHECK(test.sequence.steps() == 1);
   test.sequence.truncate(0);
   CHECK(test.sequence.length() == 0);
+  CHECK(test.sequence.steps() == 0);  // an emptied sequence starts over
 }
 
 TEST_CASE("sequence: can be moved with its parked rows") {

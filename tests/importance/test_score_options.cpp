@@ -202,6 +202,8 @@ TEST_CASE("AttentionScore: text that is none is refused with the part at fault")
                                                                           {"last+pool:", "pool:"},
                                                                           {"last+", ""},
                                                                           {"last+max:3", "max:3"}}) {
+    const std::string text = bad.first;
+    const std::string part = bad.second;
     CAPTURE(text);
     const std::string message =
         "lazyllm: score '" + text + "': '" + part +

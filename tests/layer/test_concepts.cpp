@@ -57,6 +57,10 @@ struct AttendsAnotherType {
 struct AttendsWithoutPlan {
   void attend(cpu::Context&, Rows<float>);
 };
+struct AttendsReference {
+  void attend(cpu::Context&, const LayerPlan&, Rows<float>&);
+};
+static_assert(!Attention<AttendsReference, cpu::Context, float>);
 static_assert(Attention<TinyAttention<float>, cpu::Context, float>);
 static_assert(Attention<TinyFusedBlock<Eigen::half>, cpu::Context, Eigen::half>);
 static_assert(!Attention<TinyAttention<float>, cpu::Context, Eigen::half>);
@@ -133,6 +137,8 @@ struct FakeBackend {
                             std::span<float>) requires(missing != 4) {}
   friend void pool_scores(FakeBackend&, Index, std::span<float>) requires(missing != 5) {}
   friend void random_scores(FakeBackend&, std::uint64_t, Positions, std::span<float>) requires(missing != 6) {}
+  friend void attention_scores(FakeBackend&, const QueryRows<float>&, Index, Positions, const ContiguousKeys<float>&,
+                               Positions, Reduce, std::span<float>) requires(missing != 8) {}
   friend Index select(FakeBackend&, const Selection&, Index, Positions, std::span<float>,
                       std::vector<Index>&) requires(missing != 7) {
     return -1;
@@ -141,7 +147,7 @@ struct FakeBackend {
 static_assert(Backend<cpu::Context> && Backend<FakeBackend<-1>>);
 static_assert(!Backend<FakeBackend<0>> && !Backend<FakeBackend<1>> && !Backend<FakeBackend<2>>);
 static_assert(!Backend<FakeBackend<3>> && !Backend<FakeBackend<4>> && !Backend<FakeBackend<5>>);
-static_assert(!Backend<FakeBackend<6>> && !Backend<FakeBackend<7>> && !Backend<Empty>);
+static_assert(!Backend<FakeBackend<6>> && !Backend<FakeBackend<7>> && !Backend<FakeBackend<8>> && !Backend<Empty>);
 
 // LazyDecoderLayer and Step
 using Sequence = lazyllm::Sequence<AuxCache<cpu::DenseStorage<float>>>;

@@ -40,7 +40,7 @@ TEST_CASE("pruner: hands the policy's answer on") {
   CHECK(selection.protect_mask.data() == mask.data());
   CHECK(selection.random_seed == 4);
   CHECK(checked({.kind = Kind::mass, .mass = 0.25}).mass == 0.25);
-  CHECK(checked({.kind = Kind::mass, .mass = 1}).kind == Kind::mass);
+  CHECK(checked({.kind = Kind::mass, .mass = 0.25}).kind == Kind::mass);
   CHECK(checked({.kind = Kind::unparked}).kind == Kind::unparked);
 }
 
@@ -51,10 +51,12 @@ TEST_CASE("pruner: asks the policy about the very point") {
   CHECK(pruner.selection(point).count == 4);
 }
 
-TEST_CASE("pruner: a count that keeps everything is kind all, so that no score is computed") {
+TEST_CASE("pruner: a count or mass that keeps everything is kind all, so that no score is computed") {
   CHECK(checked({.kind = Kind::count, .count = 10}).kind == Kind::all);
   CHECK(checked({.kind = Kind::count, .count = 11}).kind == Kind::all);
   CHECK(checked({.kind = Kind::count, .count = 9}).kind == Kind::count);
+  CHECK(checked({.kind = Kind::mass, .mass = 1}).kind == Kind::all);
+  CHECK(checked({.kind = Kind::mass, .mass = 0.999}).kind == Kind::mass);
 }
 
 TEST_CASE("pruner: answers out of range are refused with value, place and range") {
