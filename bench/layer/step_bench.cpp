@@ -37,7 +37,7 @@ struct Host {
         sequence(layers, AuxCache<Storage>(Storage(width))),
         layer(IdleBlock{&scores}) {
     sequence.reserve(context, tokens + 1);
-    step.reserve(context, 1, tokens + 1, layers, width);
+    step.reserve(context, {.tokens = tokens + 1, .rows = tokens + 1, .layers = layers, .width = width});
   }
 
   static Policy policy(double keep) {

@@ -53,12 +53,25 @@ concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index 
   requires KeyView<std::remove_cvref_t<decltype(block.keys(plan, sequence))>>;
 };
 
-/// The other way: the block computes the attention probabilities of the last row of a sequence itself, mean over the
-/// query heads, into `scores` `[keys of the sequence]`, in the memory of the backend.
+/// The other way: the block computes the scores of a sequence itself, right after its `attend` of the same layer, into
+/// `scores` `[keys of the sequence]`, in the memory of the backend. The paper's are the attention probabilities of the
+/// last row, mean over the query heads; any finite numbers will do that are higher for more important tokens and, to be
+/// selected by mass, not negative. Preferred where the block offers both ways and one query is asked for.
 template <class A, class Context>
 concept ExposesScores = requires(A& block, Context& context, const LayerPlan& plan, Index sequence,
                                  std::span<float> out) {
   block.last_token_scores(context, plan, sequence, out);
+};
+
+/// What ranks tokens, `AttentionScore` or a type like it. Called as `score(context, block, plan, sequence, new_tokens,
+/// scores)` after a layer's attention to write `scores` `[keys of the sequence]`. `over_layers` asks for a call in
+/// every layer and for their sum, `pooling` for the maximum over so many neighbours; `check` throws for options out of
+/// range.
+template <class S>
+concept TokenScore = requires(const S& score) {
+  score.check();
+  { score.over_layers } -> std::convertible_to<bool>;
+  { score.pooling } -> std::convertible_to<Index>;
 };
 
 /// Storage of an Aux Cache: numbered rows of one width. `DenseStorage` and `PooledStorage` are two.

@@ -37,4 +37,8 @@ using DenseStorage = lazyllm::DenseStorage<Context, T>;
 template <class T>
 using PooledStorage = lazyllm::PooledStorage<Context, T>;
 
+/// A sequence on the CPU with hidden states of type T.
+template <class T, template <class> class Storage = DenseStorage>
+using Sequence = lazyllm::Sequence<AuxCache<Storage<T>>>;
+
 }  // namespace lazyllm::cpu

@@ -153,7 +153,9 @@ long allocations_of(const std::function<Selection(const PrunePoint&)>& policy, c
   typename TheHost::Sequence a(layers, AuxCache(Storage(3)));
   typename TheHost::Sequence b(layers, AuxCache(Storage(3)));
   if (by_reserve) {
-    host.step.reserve(host.context, 2, 2 * (prompt + steps), layers, 3);
+    host.step.reserve(
+        host.context,
+        {.sequences = 2, .tokens = 2 * (prompt + steps), .rows = 2 * (prompt + steps), .layers = layers, .width = 3});
     a.reserve(host.context, prompt + steps);
     b.reserve(host.context, prompt + steps);
     (void)host.context.scratch(4 * (prompt + steps + 16));

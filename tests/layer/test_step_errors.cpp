@@ -144,12 +144,11 @@ TEST_CASE("step: a layer too many, or a layer without a step, is refused") {
   CHECK_FALSE(test.engine.step.running());
 }
 
-TEST_CASE("step: a policy's and a selection's errors abort the step") {
+TEST_CASE("step: a policy's errors are known before anything runs") {
   Fixture test;
   const Engine::Pruner beyond(KeepFraction(Schedule{{3, 0.5}}));
   const Entries entries{{&test.b, &test.pruner, 1}, {&test.a, &beyond, 1}};
-  test.engine.begin(entries);
-  CHECK_THROWS_WITH_AS(test.engine.layers[0].forward(test.engine.context, test.engine.step),
+  CHECK_THROWS_WITH_AS(test.engine.begin(entries),
                        "lazyllm: schedule: layer 3 is out of range 1 to 2 of a model with 3 layers", invalid_argument);
   CHECK_FALSE(test.engine.step.running());
   test.check_unchanged();
@@ -173,6 +172,37 @@ TEST_CASE("step: a score that is not finite is named by position, sequence and l
   }
   test.engine.script->scores[5] = 0;
   CHECK_NOTHROW(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}));
+}
+
+TEST_CASE("step: one that is destroyed while it runs lets its sequences go") {
+  Fixture test;
+  {
+    Step<Engine::Sequence, Engine::Pruner> step;
+    step.begin(test.engine.context, test.a, test.pruner, 3);
+    CHECK_THROWS_AS(test.a.clear(), invalid_argument);
+  }
+  test.check_unchanged();
+}
+
+TEST_CASE("step: the plan says before attention whether scores will be asked for") {
+  Fixture test;
+  const Engine::Pruner late(KeepFraction(Schedule{{2, 0.5}}));
+  const Engine::Pruner summed(KeepAll(), AttentionScore{.over_layers = true});
+  const Engine::Pruner random(RandomDrop(Schedule{{1, 0.5}}, 1));
+  const auto wanted = [&](const Engine::Pruner& pruner) {
+    std::vector<bool> result;
+    Engine::Sequence fresh = test.engine.sequence();
+    test.engine.begin(Entries{{&fresh, &pruner, 8}});
+    for (auto& layer : test.engine.layers) {
+      result.push_back(test.engine.step.plan().scores_wanted());
+      layer.forward(test.engine.context, test.engine.step);
+    }
+    test.engine.step.end();
+    return result;
+  };
+  CHECK(wanted(late) == std::vector<bool>{false, true, false});
+  CHECK(wanted(summed) == std::vector<bool>{true, true, false});
+  CHECK(wanted(random) == std::vector<bool>{false, false, false});
 }
 
 TEST_CASE("step: abort without a step does nothing") {

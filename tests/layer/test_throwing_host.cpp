@@ -116,11 +116,11 @@ std::vector<Depth> depths(const Sequence& sequence) { return {sequence.depths().
 
 struct Outcome {
   int restored = 0;
-  int cleared = 0;
+  int shortened = 0;
 };
 
 /// Lets the host fail at every place of every layer in every turn; each failure must leave the sequence as it was, or
-/// cleared if tokens had been revived, and trying again must end as if nothing had happened.
+/// shortened to the tokens before the first revived one, and trying again must end as if nothing had happened.
 Outcome fail_everywhere(const Pruner& pruner) {
   Outcome outcome;
   Engine engine;
@@ -148,12 +148,15 @@ Outcome fail_everywhere(const Pruner& pruner) {
           continue;
         }
         CHECK_FALSE(engine.step.running());
-        const bool cleared = revived_before(stats, layer, place);
-        if (cleared) {
-          ++outcome.cleared;
-          CHECK(failing.sequence.length() == 0);
+        if (revived_before(stats, layer, place)) {
+          ++outcome.shortened;
+          Request prefix = engine.fork(request);
+          prefix.sequence.truncate(failing.sequence.length());
+          CHECK(failing.sequence.length() < request.sequence.length());
+          CHECK(depths(failing.sequence) == depths(prefix.sequence));
+          CHECK(failing.sequence.aux().parked_rows() == prefix.sequence.aux().parked_rows());
+          failing.sequence.clear();
           CHECK(failing.sequence.steps() == 0);
-          CHECK(failing.sequence.aux().parked_rows() == 0);
           failing.cache.truncate(0);
           for (std::size_t before = 0; before < turn; ++before) engine.run({{&failing, &pruner}}, turns[before]);
         } else {
@@ -178,22 +181,22 @@ Outcome fail_everywhere(const Pruner& pruner) {
 TEST_CASE("a host that fails: dense") {
   const Outcome outcome = fail_everywhere(Pruner(KeepAll()));
   CHECK(outcome.restored == 5 * 5 * 3);
-  CHECK(outcome.cleared == 0);
+  CHECK(outcome.shortened == 0);
 }
 
 TEST_CASE("a host that fails: pruning without revival") {
   const Outcome outcome = fail_everywhere(Pruner(StaticPruning(Schedule{{1, 0.6}, {2, 0.6}, {4, 0.5}})));
   CHECK(outcome.restored == 5 * 5 * 3 + 3);
-  CHECK(outcome.cleared == 0);
+  CHECK(outcome.shortened == 0);
 }
 
 TEST_CASE("a host that fails: pruning with revivals") {
   const Outcome outcome = fail_everywhere(Pruner(KeepFraction(Schedule{{1, 0.6}, {2, 0.6}, {4, 0.5}})));
   CHECK(outcome.restored > 20);
-  CHECK(outcome.cleared > 20);
+  CHECK(outcome.shortened > 20);
 }
 
-TEST_CASE("a host that fails: in a batch, each sequence is restored or cleared by itself") {
+TEST_CASE("a host that fails: in a batch, each sequence is restored or shortened by itself") {
   Engine engine;
   const Pruner reviving(PrefillOnly<KeepFraction>{KeepFraction(Schedule{{1, 0.5}})});
   const Pruner dense{KeepAll()};
@@ -201,9 +204,12 @@ TEST_CASE("a host that fails: in a batch, each sequence is restored or cleared b
   Request b = engine.request();
   engine.run({{&a, &reviving}, {&b, &dense}}, turns[0]);
   REQUIRE(a.sequence.aux().parked_rows() == 6);
+  const Request before = engine.fork(a);
   engine.failure = {3, Place::after_attention};
   CHECK_THROWS_AS(engine.run({{&a, &reviving}, {&b, &dense}}, turns[1]), std::runtime_error);
-  CHECK(a.sequence.length() == 0);
+  Position first_parked = 0;
+  while (!before.sequence.aux().holds(first_parked)) ++first_parked;
+  CHECK(a.sequence.length() == first_parked);
   CHECK(b.sequence.length() == 12);
   CHECK(b.sequence.steps() == 1);
 }

@@ -11,8 +11,7 @@ using namespace lazyllm::test;
 
 namespace {
 
-using Policy = std::function<Selection(const PrunePoint&)>;
-using Pruner = TokenPruner<Policy>;
+using Pruner = TokenPruner<AnyPolicy>;
 using LazySequence = lazyllm::Sequence<AuxCache<cpu::DenseStorage<float>>>;
 
 constexpr Index capacity = 64;
@@ -43,7 +42,7 @@ std::vector<Vector> run_dense(const TinyModel& model, const std::vector<std::vec
 }
 
 /// Every given policy on a sequence of its own, all in one batch: `[policy][step]` logits.
-std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vector<Policy>& policies,
+std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vector<AnyPolicy>& policies,
                                           const std::vector<std::vector<Index>>& steps) {
   std::vector<TinyCache<float>> caches(policies.size(), TinyCache<float>(shape, capacity));
   std::vector<LazySequence> sequences;
@@ -77,14 +76,14 @@ std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vec
   return logits;
 }
 
-const std::vector<Policy> keep_everything = {KeepAll(),
-                                             KeepFraction(Schedule{{1, 1.0}, {4, 1.0}}),
-                                             KeepMass(Schedule{{1, 1.0}, {2, 1.0}}),
-                                             StaticPruning(Schedule{{2, 1.0}}),
-                                             RandomDrop(Schedule{{1, 1.0}}, 5),
-                                             ProtectFirst<KeepFraction>{Schedule{{1, 0.2}}, capacity},
-                                             ProtectLast<KeepFraction>{Schedule{{3, 0.2}}, capacity},
-                                             MinimumPrompt<PaperSchedule>{{}, capacity + 1}};
+const std::vector<AnyPolicy> keep_everything = {KeepAll(),
+                                                KeepFraction(Schedule{{1, 1.0}, {4, 1.0}}),
+                                                KeepMass(Schedule{{1, 1.0}, {2, 1.0}}),
+                                                StaticPruning(Schedule{{2, 1.0}}),
+                                                RandomDrop(Schedule{{1, 1.0}}, 5),
+                                                ProtectFirst<KeepFraction>{Schedule{{1, 0.2}}, capacity},
+                                                ProtectLast<KeepFraction>{Schedule{{3, 0.2}}, capacity},
+                                                MinimumPrompt<PaperSchedule>{{}, capacity + 1}};
 
 std::vector<Index> random_tokens(std::mt19937& random, Index count) {
   std::vector<Index> tokens(static_cast<std::size_t>(count));
@@ -103,7 +102,7 @@ TEST_CASE("every policy that keeps everything equals the dense loop bit for bit,
                                                    random_tokens(random, 1)};
     const std::vector<Vector> dense = run_dense(model, steps);
     for (const auto& logits : run_lazy(model, keep_everything, steps)) CHECK(logits == dense);
-    for (const Policy& policy : keep_everything) CHECK(run_lazy(model, {policy}, steps).front() == dense);
+    for (const AnyPolicy& policy : keep_everything) CHECK(run_lazy(model, {policy}, steps).front() == dense);
   }
 }
 

@@ -15,8 +15,7 @@ using namespace lazyllm::test;
 
 namespace {
 
-using Policy = std::function<Selection(const PrunePoint&)>;
-using Pruner = TokenPruner<Policy>;
+using Pruner = TokenPruner<AnyPolicy>;
 
 /// One request in both worlds: the library with an engine's caches, and the naive reference.
 template <class Storage>
@@ -28,7 +27,7 @@ struct Request {
   TinyCache<T> cache;
   NaiveLazy<T> naive;
   Pruner pruner;
-  Policy policy;
+  AnyPolicy policy;
 };
 
 class Random {
@@ -47,8 +46,8 @@ class Random {
     return Schedule(points);
   }
 
-  Policy policy(Index layers) {
-    Policy policy;
+  AnyPolicy policy(Index layers) {
+    AnyPolicy policy;
     switch (between(0, 6)) {
       case 0: policy = KeepAll(); break;
       case 1: policy = PaperSchedule(); break;
@@ -57,11 +56,11 @@ class Random {
       case 4: policy = RandomDrop(schedule(layers), static_cast<std::uint64_t>(between(0, 1000))); break;
       default: policy = KeepFraction(schedule(layers));
     }
-    if (chance(0.2)) policy = ProtectFirst<Policy>{policy, between(0, 6)};
-    if (chance(0.2)) policy = ProtectLast<Policy>{policy, between(1, 6)};
-    if (chance(0.2)) policy = ProtectMask<Policy>{policy, mask_};
-    if (chance(0.2)) policy = MinimumPrompt<Policy>{policy, between(0, 20)};
-    if (chance(0.1)) policy = PrefillOnly<Policy>{policy};
+    if (chance(0.2)) policy = ProtectFirst<AnyPolicy>{policy, between(0, 6)};
+    if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};
+    if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
+    if (chance(0.2)) policy = MinimumPrompt<AnyPolicy>{policy, between(0, 20)};
+    if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;
   }
 
@@ -174,7 +173,7 @@ void random_runs(unsigned seeds, bool any_score) {
     std::list<Request<Storage>> requests;
     const Index count = random.between(1, 3);
     for (Index i = 0; i < count; ++i) {
-      Policy policy = random.policy(layers);
+      AnyPolicy policy = random.policy(layers);
       requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())),
                           TinyCache<T>(model.shape(), capacity), NaiveLazy<T>(model),
                           Pruner(policy, any_score ? random.score() : AttentionScore{}), policy});

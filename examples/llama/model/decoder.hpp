@@ -79,8 +79,7 @@ class DenseDecoder : public DecoderState<T> {
     this->check(length_, tokens);
     const Index layers = this->model_->config().layers;
     const Index rows = std::ssize(tokens);
-    const PlanBuffers::Extent extent{length_, rows};
-    plan_.start({&extent, 1});
+    plan_.start(length_, rows);
     hidden_.reserve(this->context_, rows, this->model_->config().width);
     const Rows<T> hidden = hidden_.rows().subrows(0, rows);
     this->model_->embed(tokens, hidden, this->context_.threads());
@@ -110,13 +109,13 @@ class DenseDecoder : public DecoderState<T> {
 template <class T>
 class LazyDecoder : public DecoderState<T> {
  public:
-  using Sequence = lazyllm::Sequence<AuxCache<cpu::PooledStorage<T>>>;
+  using Sequence = cpu::Sequence<T, cpu::PooledStorage>;
   using Pruner = TokenPruner<AnyPolicy>;
 
   LazyDecoder(const Model<T>& model, Index capacity, int threads, Pruner pruner)
       : DecoderState<T>(model, capacity, threads),
         pruner_(std::move(pruner)),
-        sequence_(model.config().layers, AuxCache(cpu::PooledStorage<T>(model.config().width))) {
+        sequence_(model.config().layers, model.config().width) {
     for (Index layer = 0; layer < model.config().layers; ++layer) {
       layers_.emplace_back(AttentionBlock<T>{&this->shared_, layer}, FeedForwardBlock<T>{&this->shared_, layer});
     }
@@ -125,8 +124,8 @@ class LazyDecoder : public DecoderState<T> {
   /// As `DenseDecoder::step`.
   std::span<const float> step(std::span<const TokenId> tokens) {
     this->check(length(), tokens);
-    const typename Step<Sequence, Pruner>::Entry entry{&sequence_, &pruner_, std::ssize(tokens)};
-    this->model_->embed(tokens, step_.begin(this->context_, {&entry, 1}), this->context_.threads());
+    this->model_->embed(tokens, step_.begin(this->context_, sequence_, pruner_, std::ssize(tokens)),
+                        this->context_.threads());
     for (auto& layer : layers_) {
       this->observe(step_.plan());
       layer.forward(this->context_, step_);

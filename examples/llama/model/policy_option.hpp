@@ -1,14 +1,10 @@
 #pragma once
 
-#include <functional>
 #include <string_view>
 
 #include "lazyllm/policy/selection.hpp"
 
 namespace lazyllm::llama {
-
-/// A policy chosen at run time.
-using AnyPolicy = std::function<Selection(const PrunePoint&)>;
 
 /// Reads the program option `--schedule` for a model of `layers` layers: `dense`, `paper`, `LAYER:KEEP,…`, or one of
 /// `mass@`, `static@` and `random=SEED@` in front of `LAYER:KEEP,…`.

@@ -21,6 +21,10 @@ class AuxCache {
   using value_type = typename Storage::value_type;
 
   explicit AuxCache(Storage storage) : storage_(std::move(storage)) {}
+
+  /// In a storage of its own for rows of `width` elements.
+  explicit AuxCache(Index width) : AuxCache(Storage(width)) {}
+
   AuxCache(AuxCache&& other) noexcept
       : storage_(other.storage_.make_empty()),
         row_of_(std::move(other.row_of_)),

@@ -36,7 +36,7 @@ class LayerPlan {
  public:
   LayerPlan(Index layer, Index layers, Positions positions, Positions keys, Positions key_limits,
             std::span<const Index> row_indptr, std::span<const Index> key_indptr, std::span<const Index> tokens,
-            std::span<const Mask> masks)
+            std::span<const Mask> masks, bool scores_wanted)
       : layer_(layer),
         layers_(layers),
         positions_(positions),
@@ -45,13 +45,17 @@ class LayerPlan {
         row_indptr_(row_indptr),
         key_indptr_(key_indptr),
         tokens_(tokens),
-        masks_(masks) {}
+        masks_(masks),
+        scores_wanted_(scores_wanted) {}
 
   Index layer() const { return layer_; }
   Index layers() const { return layers_; }
 
   /// In the last layer only the last row of each sequence is read after attention; the other rows need only their K/V.
   bool last_rows_only() const { return layer_ + 1 == layers_; }
+
+  /// Whether scores of this layer will be asked for: a kernel that computes them along the way can leave them out else.
+  bool scores_wanted() const { return scores_wanted_; }
 
   Index sequences() const { return std::ssize(masks_); }
   Index rows() const { return std::ssize(positions_); }
@@ -89,6 +93,7 @@ class LayerPlan {
   std::span<const Index> key_indptr_;
   std::span<const Index> tokens_;
   std::span<const Mask> masks_;
+  bool scores_wanted_;
 };
 
 /// The lists behind a `LayerPlan`. A step of the library keeps its own; an engine's dense path can use one directly:
@@ -110,6 +115,12 @@ class PlanBuffers {
       append_range(keys_, 0, tokens);
       finish_sequence(tokens);
     }
+  }
+
+  /// The same for one sequence.
+  void start(Index history, Index new_tokens) {
+    const Extent extent{history, new_tokens};
+    start(std::span(&extent, 1));
   }
 
   /// Empties the lists and keeps their memory.
@@ -147,8 +158,9 @@ class PlanBuffers {
     key_indptr_.push_back(std::ssize(keys_));
   }
 
-  LayerPlan layer(Index layer, Index layers) const {
-    return {layer, layers, positions_, keys_, key_limits_, row_indptr_, key_indptr_, tokens_, masks_};
+  /// The lists as the plan of one layer of `layers`.
+  LayerPlan layer(Index layer, Index layers, bool scores_wanted = false) const {
+    return {layer, layers, positions_, keys_, key_limits_, row_indptr_, key_indptr_, tokens_, masks_, scores_wanted};
   }
 
   void swap(PlanBuffers& other) noexcept { std::swap(*this, other); }

@@ -31,6 +31,9 @@ class Sequence {
   /// A sequence without tokens. Throws `invalid_argument` unless `layers`, the model's number of layers, is at least 1.
   Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {}
 
+  /// The same with an Aux Cache of its own for rows of `width` elements.
+  Sequence(Index layers, Index width) : Sequence(layers, Aux(width)) {}
+
   /// Makes room for `tokens` tokens, so that steps up to there allocate nothing.
   void reserve(context_type& context, Index tokens) {
     depth_.reserve(static_cast<std::size_t>(tokens));

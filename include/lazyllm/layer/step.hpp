@@ -41,25 +41,38 @@ class Step {
   Step() = default;
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
+  ~Step() { abort(); }
 
-  /// Makes room for steps of up to `sequences` sequences with `tokens` tokens in all, history included.
-  void reserve(context_type& context, Index sequences, Index tokens, Index layers, Index width) {
-    for (auto* plan : {&plan_, &next_plan_}) plan->reserve(sequences, tokens);
-    for (auto& hidden : hidden_) hidden.reserve(context, tokens, width);
-    for (auto* floats : {&scores_, &score_sums_, &next_score_sums_}) floats->reserve(context, tokens, 1);
-    for (auto* list : {&dropped_, &revived_}) list->reserve(size(tokens));
-    for (auto* list : {&kept_, &dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
-      list->reserve(size(tokens));
+  /// The largest step to make room for.
+  struct Capacity {
+    Index sequences = 1;
+    Index tokens = 0;  ///< of all sequences together, history included
+    Index rows = 0;    ///< of the running batch: new tokens and tokens that may be revived
+    Index layers = 0;
+    Index width = 0;
+  };
+
+  /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with
+  /// the longest sequence that is scored.
+  void reserve(context_type& context, const Capacity& capacity) {
+    for (auto* plan : {&plan_, &next_plan_}) plan->reserve(capacity.sequences, capacity.tokens);
+    for (auto& hidden : hidden_) hidden.reserve(context, capacity.rows, capacity.width);
+    for (auto* floats : {&scores_, &score_sums_, &next_score_sums_}) floats->reserve(context, capacity.tokens, 1);
+    kept_.reserve(size(capacity.tokens));
+    for (auto* list : {&dropped_, &revived_}) list->reserve(size(capacity.rows));
+    for (auto* list : {&dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
+      list->reserve(size(capacity.rows));
     }
-    stats_.layers.reserve(size(layers));
-    members_.reserve(size(sequences));
-    extents_.reserve(size(sequences));
+    stats_.layers.reserve(size(capacity.layers));
+    members_.reserve(size(capacity.sequences));
+    extents_.reserve(size(capacity.sequences));
   }
 
-  /// Starts a step and returns the rows `[new tokens of all entries x width]`, in the order of the entries, for the
-  /// caller to fill with embeddings. Throws `invalid_argument`, and changes nothing, if a step is running, there is no
-  /// entry, an entry has a null pointer or no new token, a sequence is in two entries or in another running step, the
-  /// sequences disagree on layers or width, or a sequence would become too long for `Position`.
+  /// Starts a step and returns the rows `[new tokens of all entries x width]`, without gaps between them and in the
+  /// order of the entries, for the caller to fill with embeddings; who cannot fill them calls `abort`. Throws
+  /// `invalid_argument`, and changes nothing, if a step is running, there is no entry, an entry has a null pointer or
+  /// no new token, a sequence is in two entries or in another running step, the sequences disagree on layers or width,
+  /// a sequence would become too long for `Position`, or a policy throws.
   Rows<value_type> begin(context_type& context, std::span<const Entry> entries) {
     check(entries);
     layers_ = entries.front().sequence->layers();
@@ -90,24 +103,30 @@ class Step {
       for (std::size_t s = 0; s < entries.size(); ++s) {
         Sequence& sequence = *entries[s].sequence;
         if (sequence.in_step_) detail::fail("Step::begin: entry ", s, " names a sequence that is in a running step");
-        members_.push_back({.entry = entries[s], .selection = {}});
+        members_.push_back({.entry = entries[s], .selection = {}, .intact = extents_[s].history});
         sequence.in_step_ = true;
         sequence.depth_.resize(size(extents_[s].history + extents_[s].new_tokens), 0);
       }
+      begin_layer();
     });
-    count_layer();
     return hidden();
+  }
+
+  /// The same for one sequence.
+  Rows<value_type> begin(context_type& context, Sequence& sequence, const Pruner& pruner, Index new_tokens) {
+    const Entry entry{&sequence, &pruner, new_tokens};
+    return begin(context, std::span(&entry, 1));
   }
 
   /// The plan of the layer to run now. Throws `invalid_argument` if no step is running or all its layers have run.
   LayerPlan plan() const {
     if (!running_) detail::fail("Step: no layer is left to run: no step is running");
     if (layer_ == layers_) detail::fail("Step: no layer is left to run: all ", layers_, " have");
-    return plan_.layer(layer_, layers_);
+    return plan_.layer(layer_, layers_, scores_wanted_);
   }
 
-  /// The running batch: `[plan().rows() x width]` before a layer's attention, the rows that go on after it, and one row
-  /// per sequence at the end.
+  /// The running batch, without gaps between the rows: `[plan().rows() x width]` before a layer's attention, the rows
+  /// that go on after it, and one row per sequence at the end.
   Rows<value_type> hidden() const { return hidden_[current_].rows().subrows(0, rows_); }
 
   bool running() const { return running_; }
@@ -132,18 +151,14 @@ class Step {
   }
 
   /// Gives up a running step. Each sequence goes back to its length before the step or, if tokens of its history had
-  /// been revived already, is cleared.
+  /// been revived already, to the first of these, whose parked row is gone: feed it again from `length()` on.
   void abort() noexcept {
     if (!running_) return;
     running_ = false;
     for (std::size_t s = 0; s < members_.size(); ++s) {
       Sequence& sequence = *members_[s].entry.sequence;
       sequence.in_step_ = false;
-      if (members_[s].revived) {
-        sequence.clear();
-      } else {
-        sequence.drop_from(extents_[s].history);
-      }
+      sequence.drop_from(members_[s].intact);
     }
   }
 
@@ -176,26 +191,25 @@ class Step {
       ++layer_;
       return;
     }
-    const bool changes = ask_policies(plan);
-    if (changes) next_plan_.clear();
+    if (changes_) next_plan_.clear();
     for (Index s = 0; s < plan.sequences(); ++s) {
       if (members_[size(s)].entry.pruner->score().over_layers) accumulate(context, block, plan, s);
-      if (changes) {
+      if (changes_) {
         select_keys(context, block, plan, s);
         plan_next(context, plan, s);
       }
     }
-    if (changes) change_batch(context);
+    if (changes_) change_batch(context);
     stats_.layers[size(layer_)].kept = std::ssize(plan_.layer(layer_, layers_).keys());
     ++layer_;
-    count_layer();
+    begin_layer();
   }
 
  private:
   struct Member {
     Entry entry;
-    Selection selection;
-    bool revived = false;         // whether tokens of its history have been revived in this step
+    Selection selection;          // after the layer to run now
+    Index intact = 0;             // tokens below it have the state that they had before the step
     std::size_t dropped_end = 0;  // ends of its parts of the lists below
     std::size_t revived_end = 0;
   };
@@ -225,27 +239,31 @@ class Step {
     }
   }
 
-  void count_layer() {
+  /// Counts the layer to run now, and asks the policies what comes after it, so that its attention can know.
+  void begin_layer() {
     LayerStats& layer = stats_.layers[size(layer_)];
-    layer.active = layer.kept = std::ssize(plan().keys());
+    layer.active = layer.kept = plan_.keys();
     layer.computed = rows_;
-  }
-
-  /// Sets each member's selection; false if the next layer's rows and keys are the same as this layer's.
-  bool ask_policies(const LayerPlan& plan) {
-    bool changes = false;
-    for (Index s = 0; s < plan.sequences(); ++s) {
+    changes_ = false;
+    scores_wanted_ = false;
+    const LayerPlan plan = this->plan();
+    for (Index s = 0; s < plan.sequences() && !plan.last_rows_only(); ++s) {
       Member& member = members_[size(s)];
       const SequencePlan part = plan.sequence(s);
-      member.selection = member.entry.pruner->selection({.layers_run = layer_ + 1,
-                                                         .layers = layers_,
-                                                         .active = std::ssize(part.keys),
-                                                         .tokens = part.tokens,
-                                                         .new_tokens = member.entry.new_tokens,
-                                                         .steps = sequence(s).steps()});
-      changes |= member.selection.kind != Selection::Kind::all || sequence(s).parked_at_[size(layer_ + 1)] > 0;
+      const Pruner& pruner = *member.entry.pruner;
+      member.selection = pruner.selection({.layers_run = layer_ + 1,
+                                           .layers = layers_,
+                                           .active = std::ssize(part.keys),
+                                           .tokens = part.tokens,
+                                           .new_tokens = member.entry.new_tokens,
+                                           .steps = sequence(s).steps()});
+      changes_ |= member.selection.kind != Selection::Kind::all || sequence(s).parked_at_[size(layer_ + 1)] > 0;
+      scores_wanted_ |= pruner.score().over_layers || (by_rank(member.selection) && !member.selection.random_seed);
     }
-    return changes;
+  }
+
+  static bool by_rank(const Selection& selection) {
+    return selection.kind == Selection::Kind::count || selection.kind == Selection::Kind::mass;
   }
 
   /// Computes the scores of this layer, `[keys]`, into `scores_`.
@@ -296,7 +314,7 @@ class Step {
     const Selection& selection = members_[size(s)].selection;
     const SequencePlan part = plan.sequence(s);
     kept_.clear();
-    if (selection.kind == Selection::Kind::count || selection.kind == Selection::Kind::mass) {
+    if (by_rank(selection)) {
       const Index bad = select(context, selection, part.tokens, part.keys, ranks(context, block, plan, s), kept_);
       if (bad >= 0) {
         detail::fail("the score of position ", part.keys[size(bad)], " of sequence ", s, " after layer ", layer_ + 1,
@@ -370,7 +388,7 @@ class Step {
         Index& parked = sequence.parked_at_[size(layer_ + 1)];
         const std::size_t revive = member.revived_end - revived;
         const std::size_t drop = member.dropped_end - dropped;
-        member.revived |= revive > 0;
+        if (revive > 0) member.intact = std::min<Index>(member.intact, revived_[revived]);
         sequence.aux_.revive(context, Positions(revived_).subspan(revived, revive), next,
                              View(revived_targets_).subspan(revived, revive));
         sequence.aux_.park(context, hidden(), View(dropped_rows_).subspan(dropped, drop),
@@ -428,7 +446,9 @@ class Step {
   Index width_ = 0;
   Index layer_ = 0;  // layers that have run
   Index rows_ = 0;
-  int current_ = 0;  // which of the two buffers is the running batch
+  bool changes_ = false;        // whether the next layer's batch differs from this one's
+  bool scores_wanted_ = false;  // whether this layer's scores will be asked for
+  int current_ = 0;             // which of the two buffers is the running batch
   bool running_ = false;
 };
 

@@ -11,7 +11,8 @@
 
 namespace lazyllm {
 
-/// After `layer` layers have run, keep the share `keep`.
+/// After `layer` layers have run, keep the share `keep`: 2 means between the second and the third layer, by the scores
+/// of the second, whose `LayerPlan::layer()` is 1.
 struct LayerKeep {
   Index layer = 0;
   double keep = 1;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -51,6 +52,10 @@ template <class Policy>
 concept SelectionPolicy = requires(const Policy& policy, const PrunePoint& point) {
   { policy(point) } -> std::convertible_to<Selection>;
 };
+
+/// A policy chosen at run time. All sequences of a step share one type of pruner: where they have different policies,
+/// it is `TokenPruner<AnyPolicy>`.
+using AnyPolicy = std::function<Selection(const PrunePoint&)>;
 
 /// Tokens that a keep fraction `fraction` in (0, 1] leaves of `active` >= 1: ceil(fraction * active), at least one.
 inline Index keep_count(double fraction, Index active) {

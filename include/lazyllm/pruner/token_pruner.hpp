@@ -11,7 +11,7 @@ namespace lazyllm {
 
 /// Decides which tokens stay active: a policy says how many, a score says how tokens rank. Holds no state of a
 /// sequence, so one pruner serves any number of them.
-template <SelectionPolicy Policy, class Score = AttentionScore>
+template <SelectionPolicy Policy, TokenScore Score = AttentionScore>
 class TokenPruner {
  public:
   /// Throws `invalid_argument` if the score's options are out of range.
