@@ -392,10 +392,10 @@ int main(int argc, char** argv) {
   prompt->add_option("--prompt", options.prompt, "the prompt itself");
   prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt")
       ->check(CLI::ExistingFile)
-      ->type_name("FILE");
+      ->option_text("FILE");
   prompt->add_option("--token-ids", options.token_ids, "a file of token ids: decimal numbers or a JSON array")
       ->check(CLI::ExistingFile)
-      ->type_name("FILE");
+      ->option_text("FILE");
   prompt->require_option(1);
   app.add_option(
          "--schedule", options.schedule,
