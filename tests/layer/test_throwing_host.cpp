@@ -155,6 +155,9 @@ Outcome fail_everywhere(const Pruner& pruner) {
           CHECK(failing.sequence.length() < request.sequence.length());
           CHECK(depths(failing.sequence) == depths(prefix.sequence));
           CHECK(failing.sequence.aux().parked_rows() == prefix.sequence.aux().parked_rows());
+          for (Request* each : {&failing, &prefix}) each->cache.truncate(failing.sequence.length());
+          CHECK(engine.run({{&failing, &pruner}}, {4, 2}) == engine.run({{&prefix, &pruner}}, {4, 2}));
+          CHECK(depths(failing.sequence) == depths(prefix.sequence));
           failing.sequence.clear();
           CHECK(failing.sequence.steps() == 0);
           failing.cache.truncate(0);
