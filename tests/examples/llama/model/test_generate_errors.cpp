@@ -107,21 +107,33 @@ TEST_CASE("prompts that cannot be run") {
   check_fails(program, {"--model", test::small_model, "--prompt", "x"}, 1, {"tokenizer.json", "mha_4_layers"});
 }
 
+TEST_CASE("a failure in the middle of the work leaves no output behind") {
+  const test::Program program;
+  std::string weights = test::read(test::small_model / "model.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, weights.data(), sizeof header);
+  std::fill(weights.begin() + static_cast<std::ptrdiff_t>(8 + header), weights.end(), '\xFF');  // NaN
+  std::filesystem::create_directory(program.path("model"));
+  program.write("model/model.safetensors", weights);
+  program.write("model/config.json", test::read(test::small_model / "config.json"));
+  check_fails(program, {"--model", program.path("model"), "--token-ids", program.path("ids")}, 1, {"not", "finite"});
+}
+
 TEST_CASE("outputs that cannot be written fail before the weights are read") {
   const test::Program program;
   const std::string folder = program.path("folder");
   std::filesystem::create_directory(folder);
-  // A checkpoint whose header is right, but whose weights are not numbers: running it is another error.
-  std::string weights = test::read(test::small_model / "model.safetensors");
-  std::uint64_t header = 0;
-  std::memcpy(&header, weights.data(), sizeof header);
-  std::fill(weights.begin() + static_cast<std::ptrdiff_t>(8 + header), weights.end(), '\xFF');
+  // The weights of the fifth layer are missing, which shows when they are read.
+  std::string config = test::read(test::small_model / "config.json");
+  const std::string four_layers = "\"num_hidden_layers\": 4";
+  REQUIRE(config.find(four_layers) != std::string::npos);
+  config.replace(config.find(four_layers), four_layers.size(), "\"num_hidden_layers\": 5");
   const std::string model = program.path("model");
   std::filesystem::create_directory(model);
-  program.write("model/model.safetensors", weights);
-  program.write("model/config.json", test::read(test::small_model / "config.json"));
+  program.write("model/model.safetensors", test::read(test::small_model / "model.safetensors"));
+  program.write("model/config.json", config);
   const std::string ids = program.path("ids");
-  check_fails(program, {"--model", model, "--token-ids", ids}, 1, {"not"});
+  check_fails(program, {"--model", model, "--token-ids", ids}, 1, {"model.layers.4", "missing"});
 
   for (const char* option : {"--json", "--trace", "--logits"}) {
     for (const std::string& path : {folder, folder + "/none/file"}) {
@@ -131,6 +143,9 @@ TEST_CASE("outputs that cannot be written fail before the weights are read") {
                 {"/dev/null", "not a regular file"});
   }
   CHECK(std::filesystem::is_empty(folder));
+  check_fails(program, {"--model", model, "--token-ids", ids, "--schedule", "5:0.5"}, 1, {"layer 5 is out of range"});
+  check_fails(program, {"--model", model, "--token-ids", ids, "--score", "x"}, 1, {"score 'x'"});
+  check_fails(program, {"--model", model, "--token-ids", ids, "--top-p", "2"}, 1, {"top_p 2"});
 }
 
 TEST_CASE("an output that is there already stays as it was when the run fails, and is replaced when it succeeds") {
