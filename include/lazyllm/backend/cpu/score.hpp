@@ -1,7 +1,12 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
 #include <span>
+#include <type_traits>
 
 #include "lazyllm/backend/cpu/context.hpp"
 #include "lazyllm/importance/attention_score.hpp"
@@ -11,10 +16,41 @@ namespace lazyllm::cpu {
 
 namespace detail {
 
+/// Eigen's own conversion of bfloat16 keeps compilers from vectorising.
+inline float to_float(Eigen::bfloat16 value) { return std::bit_cast<float>(std::uint32_t{value.value} << 16); }
+
 template <class T>
-float dot(const T* a, const T* b, Index width) {
-  using Row = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
-  return (Row(a, width).template cast<float>() * Row(b, width).template cast<float>()).sum();
+float to_float(T value) {
+  return static_cast<float>(value);
+}
+
+using Lanes = Eigen::Array<float, 8, 1>;
+
+template <class T>
+Lanes load(const T* from) {
+  if constexpr (std::is_same_v<T, float>) {
+    return Eigen::Map<const Lanes>(from);
+  } else {
+    Lanes lanes;
+    for (Index lane = 0; lane < lanes.size(); ++lane) lanes[lane] = to_float(from[lane]);
+    return lanes;
+  }
+}
+
+/// a . b in float. The lanes have a fixed number and order, so that the bits do not depend on where a and b lie.
+template <class T>
+float dot(const float* a, const T* b, Index width) {
+  constexpr Index size = Lanes::SizeAtCompileTime;
+  Lanes even = Lanes::Zero();
+  Lanes odd = Lanes::Zero();
+  Index j = 0;
+  for (; j + 2 * size <= width; j += 2 * size) {
+    even += load(a + j) * load(b + j);
+    odd += load(a + j + size) * load(b + j + size);
+  }
+  float sum = (even + odd).sum();
+  for (; j < width; ++j) sum += a[j] * to_float(b[j]);
+  return sum;
 }
 
 }  // namespace detail
@@ -22,9 +58,10 @@ float dot(const T* a, const T* b, Index width) {
 /// Attention probabilities of the last rows of a sequence, mean over the query heads (eq. 1), reduced over these rows.
 /// \param queries    Q of the whole batch
 /// \param first_row  the first of the rows in the batch
-/// \param limits     `[rows]` row first_row + i sees the first `limits[i]` of the active keys; the others have
-/// probability 0 \param keys       a `KeyView` of the sequence in this layer \param active     `[keys]` positions of
-/// the active keys \param scores     `[keys]` output
+/// \param limits     `[rows]` row first_row + i sees the first `limits[i]` active keys; the others have probability 0
+/// \param keys       a `KeyView` of the sequence in this layer
+/// \param active     `[keys]` positions of the active keys
+/// \param scores     `[keys]` output
 template <class T, class Keys>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index first_row, Positions limits,
                       const Keys& keys, Positions active, Reduce reduce, std::span<float> scores) {
@@ -32,44 +69,55 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index first
   const Index heads = queries.heads;
   const Index group = heads / keys.heads;
   // Each head's row begins on a packet boundary: what Eigen vectorises, and so the result's bits, must not depend on
-  // where the scratch memory happens to lie.
-  const Index stride = (count + 15) / 16 * 16;
-  const std::span<float> weights = context.scratch(heads * stride);
+  // where the scratch memory happens to lie. The odd number of packets keeps the rows out of each other's cache sets.
+  constexpr Index packet = 16;
+  const Index stride = ((count + packet - 1) / packet | 1) * packet;
+  const std::span<float> scratch = context.scratch(heads * (stride + queries.head_width + 1));
+  float* const weights = scratch.data();
+  float* const query = weights + heads * stride;
+  float* const factors = query + heads * queries.head_width;
 
   constexpr Index grain = 256;
   for (std::size_t r = 0; r < limits.size(); ++r) {
     const Index row = first_row + static_cast<Index>(r);
     const Index visible = limits[r];
+    for (Index head = 0; head < heads; ++head) {
+      std::transform(queries.query(row, head), queries.query(row, head) + queries.head_width,
+                     query + head * queries.head_width, detail::to_float<T>);
+    }
     context.for_chunks(visible, grain, [&](Index first, Index last) {
       for (Index i = first; i < last; ++i) {
         for (Index kv_head = 0; kv_head < keys.heads; ++kv_head) {
-          const T* key = keys.key(active[static_cast<std::size_t>(i)], kv_head);
+          const auto* key = keys.key(active[static_cast<std::size_t>(i)], kv_head);
           for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-            weights[static_cast<std::size_t>(head * stride + i)] =
-                queries.scale * detail::dot(queries.query(row, head), key, queries.head_width);
+            weights[head * stride + i] =
+                queries.scale * detail::dot(query + head * queries.head_width, key, queries.head_width);
           }
         }
       }
     });
     context.for_chunks(heads, 1, [&](Index first, Index last) {
       for (Index head = first; head < last; ++head) {
-        Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights.data() + head * stride, visible);
+        Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + head * stride, visible);
         weight = (weight - weight.maxCoeff()).exp();
-        weight *= 1 / (weight.sum() * static_cast<float>(heads));
+        factors[head] = 1 / (weight.sum() * static_cast<float>(heads));
       }
     });
     const float share = reduce == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
     context.for_chunks(count, grain, [&](Index first, Index last) {
-      for (Index i = first; i < last; ++i) {
-        float probability = 0;
-        if (i < visible) {
-          for (Index head = 0; head < heads; ++head)
-            probability += weights[static_cast<std::size_t>(head * stride + i)];
-        }
-        float& score = scores[static_cast<std::size_t>(i)];
-        if (r == 0) score = 0;
+      // Plain loops: every element takes the same steps, whether a compiler vectorises it or not.
+      float probability[grain] = {};
+      const Index seen = std::min(last, visible) - first;
+      for (Index head = 0; head < heads; ++head) {
+        const float* const weight = weights + head * stride + first;
+        for (Index i = 0; i < seen; ++i) probability[i] += factors[head] * weight[i];
+      }
+      float* const score = scores.data() + first;
+      if (r == 0) std::fill_n(score, last - first, 0.0F);
+      for (Index i = 0; i < last - first; ++i) {
         // The product lets a NaN through the maximum, so that it is reported and not lost.
-        score = reduce == Reduce::mean ? score + share * probability : std::max(score, probability) + 0 * probability;
+        score[i] = reduce == Reduce::mean ? score[i] + share * probability[i]
+                                          : std::max(score[i], probability[i]) + 0 * probability[i];
       }
     });
   }
@@ -96,14 +144,23 @@ inline void random_scores(Context&, std::uint64_t seed, Positions active, std::s
 
 /// Gives every key the highest score among the `width` (odd) keys around it in the order of the active set.
 inline void pool_scores(Context& context, Index width, std::span<float> scores) {
-  const std::span<float> unpooled = context.scratch(std::ssize(scores));
-  std::copy(scores.begin(), scores.end(), unpooled.begin());
-  const Index count = std::ssize(scores);
-  for (Index i = 0; i < count; ++i) {
-    const auto first = unpooled.begin() + std::max<Index>(0, i - width / 2);
-    const auto last = unpooled.begin() + std::min(count, i + width / 2 + 1);
-    float& score = scores[static_cast<std::size_t>(i)];
-    score = *std::max_element(first, last) + 0 * score;  // a NaN stays one
+  if (scores.empty()) return;
+  width = std::min(width, 2 * std::ssize(scores) - 1);
+  // Entry i becomes the highest of the `span` scores from i on, the span doubling. In std::max a NaN stays where it
+  // is and does not spread.
+  const std::span<float> highest = context.scratch(std::ssize(scores) + width - 1);
+  std::fill(highest.begin(), highest.end(), std::numeric_limits<float>::lowest());
+  std::copy(scores.begin(), scores.end(), highest.begin() + width / 2);
+  Index span = 1;
+  for (; 2 * span <= width; span *= 2) {
+    const float* const ahead = highest.data() + span;
+    for (std::size_t i = 0; i < highest.size() - static_cast<std::size_t>(span); ++i) {
+      highest[i] = std::max(highest[i], ahead[i]);
+    }
+  }
+  const float* const ahead = highest.data() + width - span;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = std::max(highest[i], ahead[i]) + 0 * scores[i];  // a NaN stays one
   }
 }
 
