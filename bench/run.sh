@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# run.sh [micro] [ttft]: builds the benchmarks, runs those named (by default both) and writes their tables into
+# docs/benchmarks.md. Takes about half an hour; nothing else should run meanwhile. $THREADS (2) and $REPEATS (5) are
+# those of ttft_bench.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+(($#)) || set -- micro ttft
+for kind in "$@"; do
+  [[ $kind == micro || $kind == ttft ]] || { echo "run.sh: '$kind' is neither micro nor ttft" >&2; exit 2; }
+done
+threads=${THREADS:-2}
+repeats=${REPEATS:-5}
+
+commit=$(git rev-parse --short HEAD)
+git diff --quiet HEAD -- include examples bench || commit+=" with changes"
+bash cmake/build_release.sh lazyllm_micro_bench ttft_bench
+bin=build/release/bin
+results=build/release/bench-results
+mkdir -p "$results"
+compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/release/CMakeCache.txt)
+context="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores; $("$compiler" --version | head -1); \
+commit $commit; $(date -u +%F)"
+
+run_micro() {
+  echo "== Micro benchmarks =="
+  "$bin/lazyllm_micro_bench" --benchmark_min_time=0.2 --benchmark_out="$results/micro.json" --benchmark_out_format=json
+  python3 bench/make_tables.py micro "$results/micro.json" docs/benchmarks.md --context "$context" --command \
+    "lazyllm_micro_bench --benchmark_min_time=0.2"
+}
+
+# shape, dtype, prompt tokens, schedule
+ttft_cases=(
+  "134m bf16 1000 4:0.5,7:0.5,10:0.5"
+  "134m bf16 2000 4:0.5,7:0.5,10:0.5"
+  "134m bf16 2000 paper"
+  "134m bf16 2000 6:0.7"
+  "134m f32 2000 4:0.5,7:0.5,10:0.5"
+  "1.1b bf16 2000 7:0.5,13:0.5,19:0.5"
+  "1.1b bf16 2000 paper"
+)
+
+run_ttft() {
+  echo "== Time to first token =="
+  local files=() case shape dtype prompt schedule file
+  for case in "${ttft_cases[@]}"; do
+    read -r shape dtype prompt schedule <<<"$case"
+    file=$results/ttft-${case//[ :,]/-}.json
+    echo "$case"
+    "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" --prompt "$prompt" --schedule "$schedule" \
+      --threads "$threads" --repeats "$repeats" --generate 68 --json "$file"
+    files+=("$file")
+  done
+  python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats $repeats --generate 68"
+}
+
+for kind in "$@"; do "run_$kind"; done
+echo "Tables written to docs/benchmarks.md"
