@@ -119,11 +119,15 @@ def ttft_tables(paths):
             f"{run['dense_generation_ms']:.1f}",
             f"{run['lazy_generation_ms']:.1f}",
             f"{run['generation_speedup']:.2f}",
+            f"{run['dense_decode_ms']:.1f}",
+            f"{run['lazy_decode_ms']:.1f}",
+            f"{run['dense_decode_ms'] / run['lazy_decode_ms']:.2f}",
         ])
     name = ["shape", "type", "prompt tokens", "schedule"]
     time_header = name + ["dense ms", "lazy ms", "speedup", "ideal speedup", "share of ideal", "overhead at keep 1",
                           "dense GFLOP/s", "GEMM library GFLOP/s", "dense share of GEMM"]
-    generation_header = name + ["generated tokens", "dense ms", "lazy ms", "speedup"]
+    generation_header = name + ["generated tokens", "dense ms", "lazy ms", "speedup",
+                                "dense ms after the first token", "lazy ms after the first token", "speedup"]
     threads = sorted({run["threads"] for run in runs})
     repeats = sorted({run["repeats"] for run in runs})
     settings = f"Threads: {', '.join(map(str, threads))}. Medians of {', '.join(map(str, repeats))} runs."
