@@ -1,266 +1,139 @@
-// A tiny engine that keeps its K/V in one array per layer, made lazy with LazyLLM. Read the marked part first: that is
-// all the integration there is. The rest is what every engine has anyway, and the program's checks of itself.
-
-#include <Eigen/Core>
+// A tiny engine with its K/V in one array per layer, made lazy with LazyLLM: the marked part is all the integration.
+#include <Eigen/Dense>
 #include <cmath>
-#include <complex>
-#include <cstdio>
-#include <functional>
-#include <limits>
-#include <random>
+#include <iostream>
 #include <span>
-#include <stdexcept>
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
 
-using lazyllm::Index;
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Eigen::MatrixXf, Eigen::VectorXf, lazyllm::Index;
 
-constexpr Index layer_count = 6, heads = 4, kv_heads = 2, head_width = 16, vocabulary = 200;
-constexpr Index width = heads * head_width, kv_width = kv_heads * head_width;
-constexpr float scale = 0.25F;  // 1 / sqrt(head_width)
-constexpr int decode_steps = 16;
+constexpr Index layer_count = 6, width = 64, vocabulary = 200, prompt_length = 300, decode_steps = 16;
+constexpr float scale = 0.125F;  // 1 / sqrt(width): one attention head, to be short
 
-struct Weights {
-  Matrix query, key, value, output, up, down;
+MatrixXf random(Index outputs, Index inputs, float gain = 1) {
+  return MatrixXf::Random(outputs, inputs) * gain * std::sqrt(3 / static_cast<float>(inputs));
+}
+
+struct Layer {
+  MatrixXf query = random(width, width, 3), key = random(width, width, 2), value = random(width, width);
+  MatrixXf output = random(width, width), up = random(2 * width, width), down = random(width, 2 * width);
 };
 
-struct Model {
-  Matrix embedding;  // also turns hidden states into logits
-  std::vector<Weights> layers;
-};
+const MatrixXf embedding = random(width, vocabulary);  // also turns hidden states into logits
+const std::vector<Layer> model(layer_count);
+// K/V of a layer before it has run, a column for each position: reading what was not computed would not go unnoticed.
+const MatrixXf nothing = MatrixXf::Constant(width, prompt_length + decode_steps, NAN);
 
-/// K/V `[capacity x kv_width]` of each layer. NaN marks what has not been computed, so that reading it cannot go
-/// unnoticed.
-struct KvCache {
-  explicit KvCache(Index capacity)
-      : keys(layer_count, Matrix::Constant(capacity, kv_width, std::numeric_limits<float>::quiet_NaN())),
-        values(keys) {}
-
-  bool holds(Index layer, Index position) const { return !std::isnan(keys[layer](position, 0)); }
-
-  std::vector<Matrix> keys, values;
-};
-
-/// What a run leaves: one entry for the prompt, then one for each decode step.
-struct Run {
-  std::vector<Matrix> logits;
-  std::vector<lazyllm::StepStats> stats;
-  std::vector<lazyllm::Depth> depths;
-};
-
-auto matrix_of(lazyllm::Rows<float> rows) {
-  return Eigen::Map<Matrix, 0, Eigen::OuterStride<>>(rows.data, rows.rows, rows.width, rows.stride);
-}
-
-Matrix normalised(const Matrix& x) {
-  const Eigen::ArrayXf mean_squares = x.rowwise().squaredNorm() / static_cast<float>(x.cols());
-  return x.array().colwise() * (mean_squares + 1e-5F).rsqrt();
-}
-
-void embed(const Model& model, std::span<const Index> tokens, lazyllm::Rows<float> hidden) {
-  matrix_of(hidden) = model.embedding(tokens, Eigen::all);
-}
-
-Matrix logits_of(const Model& model, lazyllm::Rows<float> hidden) {
-  return normalised(matrix_of(hidden)) * model.embedding.transpose();
-}
-
-Index likeliest(const Matrix& logits) {
-  Index token = 0;
-  logits.row(0).maxCoeff(&token);
-  return token;
-}
+auto columns(lazyllm::Rows<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
+VectorXf normalised(const VectorXf& x) { return x.normalized() * std::sqrt(static_cast<float>(width)); }
 
 // [integration]
-/// The attention block of one layer. Nothing is inherited: the library looks for these members.
-struct AttentionBlock {
-  const Weights* weights;
-  KvCache* cache;
-  Index layer;
-  Matrix query = {};  // of the last call, after RoPE
+struct AttentionBlock {  // nothing is inherited: the library looks for these members
+  const Layer* layer;
+  MatrixXf key_cache = nothing, value_cache = nothing, query = {};  // query: of the last call
 
-  /// Norm, Q/K/V with RoPE at plan.positions(), K/V to the cache, attention over plan.keys(), projection, residual.
+  // Norm, Q/K/V with RoPE at plan.positions(), K/V to the cache, attention over plan.keys(), projection, residual.
   void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::Rows<float> hidden);
-
-  /// Where Q and K lie: from them the library scores the tokens.
-  lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {
-    return {query.data(), width, head_width, heads, head_width, scale};
+  lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {  // with the keys, all that scoring needs
+    return {query.data(), /*row_stride=*/width, /*head_stride=*/width, /*heads=*/1, /*head_width=*/width, scale};
   }
   lazyllm::ContiguousKeys<float> keys(const lazyllm::LayerPlan&, Index /*sequence*/) const {
-    return {cache->keys[layer].data(), kv_width, head_width, kv_heads};
+    return {key_cache.data(), /*position_stride=*/width, /*head_stride=*/width, /*heads=*/1};
   }
 };
 
-/// Norm, MLP and residual of one layer, for whatever rows are given.
 struct FeedForwardBlock {
-  const Weights* weights;
-  void feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float> hidden);
+  const Layer* layer;
+  void feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float> hidden);  // norm, MLP, residual: of any rows
 };
 
-/// How many tokens stay active after which layer; a plain type in place of std::function is inlined.
-using Policy = std::function<lazyllm::Selection(const lazyllm::PrunePoint&)>;
-
-/// Reads a prompt, then writes `decode_steps` tokens.
-Run generate(const Model& model, KvCache& cache, const Policy& policy, std::vector<Index> tokens) {
-  using Pruner = lazyllm::TokenPruner<Policy>;
-  using Sequence = lazyllm::Sequence<lazyllm::AuxCache<lazyllm::cpu::DenseStorage<float>>>;
-  using Step = lazyllm::Step<Sequence, Pruner>;
+struct Engine {
+  explicit Engine(const lazyllm::AnyPolicy& policy) : pruner(policy) {
+    for (const Layer& layer : model) layers.emplace_back(AttentionBlock{&layer}, FeedForwardBlock{&layer});
+  }
+  VectorXf run(std::span<const Index> tokens) {  // new ones, the prompt or just one; returns the logits of the last
+    columns(step.begin(context, sequence, pruner, std::ssize(tokens))) = embedding(Eigen::all, tokens);
+    for (auto& layer : layers) layer.forward(context, step);
+    return embedding.transpose() * normalised(columns(step.end()));
+  }
 
   std::vector<lazyllm::LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
-  for (Index l = 0; l < layer_count; ++l) {
-    layers.emplace_back(AttentionBlock{&model.layers[l], &cache, l}, FeedForwardBlock{&model.layers[l]});
-  }
+  lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner;             // which tokens go on after each layer
+  lazyllm::cpu::Sequence<float> sequence{layer_count, width};  // one request: how deep each token is, its Aux Cache
+  lazyllm::Step<decltype(sequence), decltype(pruner)> step;    // the running batch
   lazyllm::cpu::Context context;
-  Pruner pruner(policy);
-  Sequence sequence(layer_count, lazyllm::AuxCache(lazyllm::cpu::DenseStorage<float>(width)));
-  Step step;
-  Run run;
-  for (int i = 0; i <= decode_steps; ++i) {  // the prompt is a step like any other
-    const auto new_tokens = std::span<const Index>(tokens).subspan(sequence.length());
-    const Step::Entry entry{&sequence, &pruner, std::ssize(new_tokens)};
-    embed(model, new_tokens, step.begin(context, std::span(&entry, 1)));
-    for (auto& layer : layers) layer.forward(context, step);
-    run.logits.push_back(logits_of(model, step.end()));
-    run.stats.push_back(step.stats());
-    tokens.push_back(likeliest(run.logits.back()));
-  }
-  run.depths.assign(sequence.depths().begin(), sequence.depths().end());
-  return run;
-}
+};
 // [integration-end]
 
-/// RoPE at the tokens' own positions, which pruning never changes.
-Matrix rotated(Matrix x, lazyllm::Positions positions) {
-  for (Index r = 0; r < x.rows(); ++r) {
-    for (Index c = 0; c < x.cols(); c += 2) {
-      const float exponent = static_cast<float>(c % head_width) / head_width;
-      const float angle = static_cast<float>(positions[r]) * std::pow(10000.0F, -exponent);
-      const std::complex<float> turned = std::complex(x(r, c), x(r, c + 1)) * std::polar(1.0F, angle);
-      x(r, c) = turned.real();
-      x(r, c + 1) = turned.imag();
-    }
+VectorXf rotated(VectorXf x, Index position) {
+  for (Index i = 0; i < width; i += 2) {
+    const float angle = static_cast<float>(position) * std::pow(10000.0F, -static_cast<float>(i) / width);
+    x.segment<2>(i) = Eigen::Rotation2Df(angle) * x.segment<2>(i);
   }
   return x;
 }
 
 void AttentionBlock::attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::Rows<float> hidden) {
-  const Matrix x = normalised(matrix_of(hidden));
-  query = rotated(x * weights->query, plan.positions());
-  const Matrix key = rotated(x * weights->key, plan.positions());
-  const Matrix value = x * weights->value;
-  for (Index r = 0; r < plan.rows(); ++r) {
+  query.resize(width, plan.rows());
+  for (Index r = 0; r < plan.rows(); ++r) {  // positions ascend: a row finds the K/V of the rows before it
     const Index position = plan.positions()[r];
-    if (cache->holds(layer, position)) throw std::logic_error("a token was computed twice in one layer");
-    cache->keys[layer].row(position) = key.row(r);
-    cache->values[layer].row(position) = value.row(r);
+    const VectorXf x = normalised(columns(hidden).col(r));
+    query.col(r) = rotated(layer->query * x, position);
+    key_cache.col(position) = rotated(layer->key * x, position);
+    value_cache.col(position) = layer->value * x;
+    const auto visible = plan.keys().first(plan.key_limits()[r]);
+    VectorXf p = key_cache(Eigen::all, visible).transpose() * query.col(r) * scale;
+    p = (p.array() - p.maxCoeff()).exp();
+    columns(hidden).col(r) += layer->output * (value_cache(Eigen::all, visible) * p) / p.sum();
   }
-
-  // The active keys alone are gathered: all others may be uninitialised. A real engine's kernel reads them in place.
-  const Matrix active_keys = cache->keys[layer](plan.keys(), Eigen::all);
-  const Matrix active_values = cache->values[layer](plan.keys(), Eigen::all);
-  Matrix mixed(plan.rows(), width);
-  for (Index head = 0; head < heads; ++head) {
-    const Index kv_column = head / (heads / kv_heads) * head_width;
-    Matrix p = query.middleCols(head * head_width, head_width) *
-               active_keys.middleCols(kv_column, head_width).transpose() * scale;
-    for (Index r = 0; r < plan.rows(); ++r) {
-      const Index visible = plan.key_limits()[r];
-      p.row(r).head(visible) = (p.row(r).head(visible).array() - p.row(r).head(visible).maxCoeff()).exp();
-      p.row(r).tail(p.cols() - visible).setZero();
-      p.row(r) /= p.row(r).sum();
-    }
-    mixed.middleCols(head * head_width, head_width) = p * active_values.middleCols(kv_column, head_width);
-  }
-  matrix_of(hidden) += mixed * weights->output;
 }
 
 void FeedForwardBlock::feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float> hidden) {
-  const Matrix x = normalised(matrix_of(hidden)) * weights->up;
-  const Matrix activated = x.array() / (1 + (-x.array()).exp());
-  matrix_of(hidden) += activated * weights->down;
-}
-
-/// The engine without LazyLLM's layers: the same blocks in a plain loop.
-Run generate_dense(const Model& model, std::vector<Index> tokens) {
-  KvCache cache(std::ssize(tokens) + decode_steps);
-  lazyllm::cpu::Context context;
-  lazyllm::PlanBuffers plan;
-  Run run;
-  Index history = 0;
-  for (int i = 0; i <= decode_steps; ++i) {
-    const auto new_tokens = std::span<const Index>(tokens).subspan(history);
-    const lazyllm::PlanBuffers::Extent extent{history, std::ssize(new_tokens)};
-    plan.start({&extent, 1});
-    Matrix rows(extent.new_tokens, width);
-    lazyllm::Rows<float> hidden(rows.data(), rows.rows(), width);
-    embed(model, new_tokens, hidden);
-    for (Index l = 0; l < layer_count; ++l) {
-      AttentionBlock{&model.layers[l], &cache, l}.attend(context, plan.layer(l, layer_count), hidden);
-      if (l + 1 == layer_count) hidden = hidden.subrows(hidden.rows - 1, 1);  // the others are not needed any more
-      FeedForwardBlock{&model.layers[l]}.feed_forward(context, hidden);
-    }
-    run.logits.push_back(logits_of(model, hidden));
-    history = std::ssize(tokens);
-    tokens.push_back(likeliest(run.logits.back()));
-  }
-  return run;
-}
-
-Model random_model(std::mt19937& random) {
-  const auto matrix = [&](Index inputs, Index outputs, float gain) -> Matrix {
-    std::normal_distribution<float> normal(0, gain / std::sqrt(static_cast<float>(inputs)));
-    return Matrix::NullaryExpr(inputs, outputs, [&] { return normal(random); });
-  };
-  Model model{matrix(vocabulary, width, 1), {}};
-  for (Index l = 0; l < layer_count; ++l) {  // large queries and keys make the attention far from uniform
-    model.layers.push_back({matrix(width, width, 3), matrix(width, kv_width, 2), matrix(width, kv_width, 1),
-                            matrix(width, width, 1), matrix(width, 2 * width, 1), matrix(2 * width, width, 1)});
-  }
-  return model;
-}
-
-void print(const char* what, const lazyllm::StepStats& stats) {
-  std::printf("%s\nlayer  active computed revived\n", what);
-  for (std::size_t l = 0; l < stats.layers.size(); ++l) {
-    const auto& [active, computed, revived, kept] = stats.layers[l];
-    std::printf("%5zu %7td %8td %7td\n", l, active, computed, revived);
-  }
+  for (auto h : columns(hidden).colwise()) h += layer->down * (layer->up * normalised(h)).cwiseMax(0);
 }
 
 int main() {
-  std::mt19937 random(1);
-  const Model model = random_model(random);
-  std::vector<Index> prompt(300);
-  for (Index& token : prompt) token = std::uniform_int_distribution<Index>(0, vocabulary - 1)(random);
-  const Index capacity = std::ssize(prompt) + decode_steps;
-
-  bool correct = true;
-  const auto check = [&](bool holds, const char* what) {
-    if (!holds) std::fprintf(stderr, "FAILED: %s\n", what);
-    correct = correct && holds;
-  };
-
-  const Run dense = generate_dense(model, prompt);
-  KvCache cache_of_all(capacity);
-  const Run all = generate(model, cache_of_all, lazyllm::KeepAll(), prompt);
-  check(all.logits == dense.logits, "keeping every token gives the dense logits, bit for bit");
-
-  KvCache cache(capacity);
   const lazyllm::KeepFraction half({{2, 0.5}, {4, 0.5}});  // half of the tokens after layer 2, half of these after 4
-  const Run lazy = generate(model, cache, lazyllm::ProtectFirst{half, 4}, prompt);
-  print("Prompt of 300 tokens", lazy.stats[0]);
-  print("First decode step", lazy.stats[1]);
-  Index revived = 0;
-  for (const lazyllm::StepStats& stats : lazy.stats) revived += stats.revived();
-  check(lazy.stats[0].computed() < layer_count * std::ssize(prompt), "the prompt takes less work than dense");
-  check(revived > 0, "decoding revives pruned tokens");
-  for (const Matrix& logits : lazy.logits) check(logits.allFinite(), "no K/V is read that was not computed");
-  bool cached_as_deep = true;
-  for (Index l = 0; l < layer_count; ++l) {
-    for (Index t = 0; t < capacity; ++t) cached_as_deep = cached_as_deep && cache.holds(l, t) == (l < lazy.depths[t]);
+  Engine lazy(lazyllm::ProtectFirst{half, 4}), all{lazyllm::KeepAll()};
+  std::vector<Index> text(prompt_length);
+  for (Index i = 0; i < prompt_length; ++i) text[i] = i * i % vocabulary;
+  bool correct = true;
+  Eigen::ArrayXX<Index> counts = Eigen::ArrayXX<Index>::Zero(layer_count, 6);
+  for (Index i = 0; i <= decode_steps; ++i) {
+    const VectorXf logits = lazy.run(std::span(text).subspan(lazy.sequence.length()));
+    correct = correct && logits.allFinite();
+    logits.maxCoeff(&text.emplace_back());
+    for (Index l = 0; l < layer_count; ++l) {
+      const auto& [active, computed, revived, kept] = lazy.step.stats().layers[l];
+      counts.row(l).segment<3>(i == 0 ? 0 : 3) += Eigen::Array<Index, 1, 3>(active, computed, revived);
+    }
   }
-  check(cached_as_deep, "the cache holds K/V of exactly the layers that each token has run through");
+  std::cout << "active, computed, revived in each layer: prompt, then all decode steps\n" << counts << "\n";
+
+  // Every token has K/V in its lowest depths()[t] layers only, and was computed once in each of them.
+  const auto depths = lazy.sequence.depths();
+  const Index held = Eigen::VectorX<lazyllm::Depth>::Map(depths.data(), std::ssize(depths)).sum();
+  correct = correct && counts.col(1).sum() + counts.col(4).sum() == held && counts.col(5).sum() > 0;
+  for (Index l = 0; l < layer_count; ++l) {
+    const auto computed = !lazy.layers[l].attention().key_cache.row(0).array().isNaN();
+    for (Index t = 0; t < computed.size(); ++t) correct = correct && computed[t] == (l < depths[t]);
+  }
+
+  // Keeping everything is dense, bit for bit: the same blocks in a plain loop, with all tokens in one step.
+  lazyllm::PlanBuffers plan;
+  plan.start(0, std::ssize(depths));
+  MatrixXf x = embedding(Eigen::all, std::span(text).first(depths.size()));
+  const lazyllm::Rows<float> hidden(x.data(), x.cols(), width);
+  for (Index l = 0; l < layer_count; ++l) {
+    AttentionBlock{&model[l]}.attend(all.context, plan.layer(l, layer_count), hidden);
+    FeedForwardBlock{&model[l]}.feed_forward(all.context, hidden);
+  }
+  for (Index end = prompt_length, begin = 0; end <= x.cols(); begin = end++) {
+    const VectorXf logits = all.run(std::span(text).subspan(begin, end - begin));
+    correct = correct && logits == embedding.transpose() * normalised(x.col(end - 1));
+  }
+  std::cout << (correct ? "all checks hold\n" : "A CHECK FAILED\n");
   return correct ? 0 : 1;
 }
