@@ -91,6 +91,7 @@ class NaiveLazy {
 
   void truncate(Index tokens) {
     tokens_ = tokens;
+    if (tokens == 0) steps_ = 0;
     for (auto& layer : kv_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
     for (auto& layer : aux_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
   }
