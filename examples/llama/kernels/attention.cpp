@@ -6,11 +6,12 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -23,6 +24,9 @@
 //
 // With grouped heads, the query heads that share a key/value head are rows of the same block: "query" number
 // row * group + head below.
+//
+// A few queries, as in decode, would leave most lanes idle. There the elements of a head lie across the lanes, and
+// chunks of keys are separate work, so that more threads than heads share the reading of a long cache.
 
 namespace lazyllm::llama {
 namespace {
@@ -38,15 +42,51 @@ constexpr int lanes = 4;
 constexpr int sums = 8;
 #endif
 constexpr int block_keys = 64;
+constexpr Index chunk_keys = 512;
+constexpr Index few_queries = lanes / 2;  ///< of one key/value head: up to so many, `Chunks` is the faster (measured)
 
 using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
+
+/// Up to `lanes` of the `count` elements at `from` as floats, zeros behind them.
+#ifdef __AVX512BW__
+inline Vector load_floats(const float* from, Index count) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << std::min<Index>(count, lanes)) - 1), from);
+}
+inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
+  const auto mask = static_cast<__mmask32>((1u << std::min<Index>(count, lanes)) - 1);
+  const __m256i halves = _mm512_castsi512_si256(_mm512_maskz_loadu_epi16(mask, from));
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+}
+#else
+template <class Bits, class T>
+Bits load_bits(const T* from, Index count) {
+  Bits bits = {};
+  if (count >= lanes) {
+    std::memcpy(&bits, from, sizeof(bits));
+  } else {
+    std::memcpy(&bits, from, static_cast<std::size_t>(count) * sizeof(T));
+  }
+  return bits;
+}
+inline Vector load_floats(const float* from, Index count) { return load_bits<Vector>(from, count); }
+inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
+  using Halves [[gnu::vector_size(lanes * sizeof(std::uint16_t))]] = std::uint16_t;
+  using Words [[gnu::vector_size(lanes * sizeof(std::uint32_t))]] = std::uint32_t;
+  return (Vector)(__builtin_convertvector(load_bits<Halves>(from, count), Words) << 16);
+}
+#endif
 
 /// Products of floats: one step of depth is one element.
 struct FloatProducts {
   using Stored = float;
   static constexpr Index depth = 1;
   static Vector add(float a, Vector b, Vector sum) { return a * b + sum; }
+  static Vector add(Vector a, Vector b, Vector sum) { return a * b + sum; }
   static float load(const float* at) { return *at; }
+  template <class T>
+  static Vector load(const T* from, Index count) {
+    return load_floats(from, count);
+  }
 };
 
 #ifdef __AVX512BF16__
@@ -54,13 +94,16 @@ struct FloatProducts {
 struct PairProducts {
   using Stored = Eigen::bfloat16;
   static constexpr Index depth = 2;
-  static Vector add(std::int32_t a, Vector b, Vector sum) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
-  }
+  static Vector add(std::int32_t a, Vector b, Vector sum) { return add((Vector)_mm512_set1_epi32(a), b, sum); }
+  static Vector add(Vector a, Vector b, Vector sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
   static std::int32_t load(const Eigen::bfloat16* at) {
     std::int32_t pair;
     std::memcpy(&pair, at, sizeof(pair));
     return pair;
+  }
+  static Vector load(const Eigen::bfloat16* from, Index count) {
+    const std::uint64_t elements = std::uint64_t{1} << std::min<Index>(count, depth * lanes);
+    return (Vector)_mm512_maskz_loadu_epi16(static_cast<__mmask32>(elements - 1), from);
   }
   static Vector pair(Vector first, Vector second) {
     const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(first));
@@ -68,12 +111,11 @@ struct PairProducts {
     return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
   }
 };
+#else
+using PairProducts = FloatProducts;
+#endif
 template <class T>
 using ProductsOf = std::conditional_t<std::is_same_v<T, float>, FloatProducts, PairProducts>;
-#else
-template <class T>
-using ProductsOf = FloatProducts;
-#endif
 
 /// sum[i][c] += sum over k of a(i, k) * b[k][c], for `Height` values of i.
 template <class Products, int Height, int Columns, class A>
@@ -111,6 +153,7 @@ struct Task {
     return queries.row(query / group()) + head_offset(kv_head, query);
   }
   T* result(Index kv_head, Index query) const { return out.row(query / group()) + head_offset(kv_head, query); }
+  Index query_count() const { return queries.rows * group(); }  ///< of each key/value head
   Position limit(Index query) const { return key_limits[static_cast<std::size_t>(query / group())]; }
   Index offset(Index kv_head, Index key) const {
     return keys[static_cast<std::size_t>(key)] * cache.token_stride + kv_head * cache.head_stride;
@@ -313,10 +356,10 @@ class Block {
 template <class T, int Columns>
 void run(const Task<T>& task, [[maybe_unused]] int threads, AttentionWorkspace& workspace) {
   constexpr Index width = Columns * lanes;
-  const Index queries = task.queries.rows * task.group();
+  const Index queries = task.query_count();
   const Index blocks = (queries + width - 1) / width;
   const Index scratch = Block<T, Columns>::scratch(task.shape.head_width);
-  float* const memory = workspace.reserve(threads, scratch);
+  float* const memory = workspace.reserve(threads * scratch);
   // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
   // together.
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
@@ -329,6 +372,170 @@ void run(const Task<T>& task, [[maybe_unused]] int threads, AttentionWorkspace& 
     Block<T, Columns>(task, i / blocks, first, std::min(width, queries - first), memory + thread * scratch).run();
   }
 }
+
+/// Lane i of the result is the sum of the lanes of vectors[i].
+template <int Count, int... Lane>
+[[gnu::always_inline]] inline Vector sums_of_lanes(const Vector (&vectors)[Count],
+                                                   std::integer_sequence<int, Lane...> order) {
+  if constexpr (Count == 1) {
+    return vectors[0];
+  } else {
+    Vector sum[Count / 2];
+    for (int i = 0; i < Count / 2; ++i) {
+      sum[i] = __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * Lane)...) +
+               __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * Lane + 1)...);
+    }
+    return sums_of_lanes(sum, order);
+  }
+}
+
+/// What one chunk of keys gives one query: the values' weighted sum and the weights' total, relative to the chunk's
+/// largest score.
+struct Partial {
+  float* outputs;  // [head_width]
+  float& maximum;
+  float& total;
+
+  static Index floats(Index head_width) { return round_up(head_width) + lanes; }
+  static Index round_up(Index count) { return (count + lanes - 1) / lanes * lanes; }
+  Partial(float* memory, Index head_width)
+      : outputs(memory), maximum(memory[round_up(head_width)]), total(memory[round_up(head_width) + 1]) {}
+};
+
+/// A few queries of each key/value head, chunk by chunk of the keys, each with a softmax of its own.
+template <class T>
+class Chunks {
+  using Products = ProductsOf<T>;
+  using Line = Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax>;
+  static constexpr int columns = 4;              ///< vectors of a value that a tile sums up
+  static constexpr int height = sums / columns;  ///< queries that share one reading of keys and values
+
+ public:
+  explicit Chunks(const Task<T>& task) : task_(task), chunks_((task.key_limits.back() - 1) / chunk_keys + 1) {}
+
+  void run([[maybe_unused]] int threads, AttentionWorkspace& workspace) {
+    const Index queries = task_.query_count(), heads = task_.shape.kv_heads;
+    const Index partials = heads * queries * chunks_ * Partial::floats(task_.shape.head_width);
+    memory_ = workspace.reserve(partials + threads * height * chunk_keys);
+#pragma omp parallel num_threads(threads)
+    {
+      Index thread = 0;
+#ifdef _OPENMP
+      thread = omp_get_thread_num();
+#endif
+      float* const scores = memory_ + partials + thread * height * chunk_keys;
+#pragma omp for schedule(dynamic)
+      for (Index i = 0; i < heads * chunks_; ++i) {
+        for_tiles<height>(0, queries, [&]<int Height>(Index query, std::integral_constant<int, Height>) {
+          attend<Height>(i / chunks_, i % chunks_, query, scores);
+        });
+      }
+#pragma omp for
+      for (Index i = 0; i < heads * queries; ++i) merge(i / queries, i % queries);
+    }
+  }
+
+ private:
+  Partial partial(Index kv_head, Index query, Index chunk) const {
+    const Index head_width = task_.shape.head_width;
+    const Index number = (kv_head * task_.query_count() + query) * chunks_ + chunk;
+    return {memory_ + number * Partial::floats(head_width), head_width};
+  }
+
+  /// The chunk's partial results for queries `query` to `query + Height - 1`. `scores` is `[Height x chunk_keys]`.
+  template <int Height>
+  void attend(Index kv_head, Index chunk, Index query, float* scores) const {
+    const Index key = chunk * chunk_keys;
+    const Index count = std::min<Index>(chunk_keys, task_.limit(query + Height - 1) - key);
+    if (count <= 0) return;
+    std::array<Index, chunk_keys> offsets;
+    // Spare lanes repeat the last key.
+    for (Index i = 0; i < Partial::round_up(count); ++i) {
+      offsets[static_cast<std::size_t>(i)] = task_.offset(kv_head, key + std::min(i, count - 1));
+    }
+    for (Index i = 0; i < count; i += lanes) {
+      for (int q = 0; q < Height; ++q) {
+        score(task_.query(kv_head, query + q), offsets.data() + i, scores + q * chunk_keys + i);
+      }
+    }
+    for (int q = 0; q < Height; ++q) {
+      weigh(scores + q * chunk_keys, count, task_.limit(query + q) - key, partial(kv_head, query + q, chunk));
+    }
+    const Index head_width = task_.shape.head_width;
+    const T* const values = task_.cache.values;
+    for_tiles<columns>(
+        0, Partial::round_up(head_width) / lanes, [&]<int Columns>(Index column, std::integral_constant<int, Columns>) {
+          const Index first = column * lanes;
+          Vector sum[Height][Columns] = {};
+          for (Index i = 0; i < count; ++i) {
+            const Index at = offsets[static_cast<std::size_t>(i)] + first;
+            for (int c = 0; c < Columns; ++c) {
+              const Vector floats = load_floats(values + at + c * lanes, head_width - first - c * lanes);
+              for (int q = 0; q < Height; ++q) sum[q][c] += scores[q * chunk_keys + i] * floats;
+            }
+          }
+          for (int q = 0; q < Height; ++q) {
+            Vector* const to = reinterpret_cast<Vector*>(partial(kv_head, query + q, chunk).outputs) + column;
+            for (int c = 0; c < Columns; ++c) to[c] = sum[q][c];
+          }
+        });
+  }
+
+  /// The products of a query with as many keys as there are lanes.
+  void score(const T* query, const Index* offsets, float* scores) const {
+    constexpr int step = lanes * Products::depth;
+    const Index head_width = task_.shape.head_width;
+    Vector sum[lanes] = {};
+    const T* const keys = task_.cache.keys;
+    for (Index first = 0; first < head_width; first += step) {
+      const Vector a = Products::load(query + first, head_width - first);
+      for (int i = 0; i < lanes; ++i) {
+        sum[i] = Products::add(a, Products::load(keys + offsets[i] + first, head_width - first), sum[i]);
+      }
+    }
+    const Vector result = sums_of_lanes(sum, std::make_integer_sequence<int, lanes>());
+    std::memcpy(scores, &result, sizeof(result));
+  }
+
+  /// Scores of `count` keys to weights, exactly 0 for all but the first `limit`.
+  void weigh(float* scores, Index count, Index limit, Partial result) const {
+    const Index visible = std::clamp<Index>(limit, 0, count);
+    if (visible > 0) {
+      result.maximum = Line(scores, visible).maxCoeff();
+      Line line(scores, Partial::round_up(visible));
+      line = ((line - result.maximum) * task_.shape.scale).exp();
+      std::fill(scores + visible, scores + line.size(), 0.0f);
+      result.total = line.sum();
+    }
+    std::fill(scores + visible, scores + count, 0.0f);
+  }
+
+  /// Sums up the partial results of a query, in the order of the chunks.
+  void merge(Index kv_head, Index query) const {
+    const Index chunks = (task_.limit(query) - 1) / chunk_keys + 1;
+    float maximum = partial(kv_head, query, 0).maximum;
+    for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(kv_head, query, chunk).maximum);
+    float total = 0;
+    const Index head_width = task_.shape.head_width;
+    Line outputs(partial(kv_head, query, 0).outputs, head_width);
+    for (Index chunk = 0; chunk < chunks; ++chunk) {
+      const Partial part = partial(kv_head, query, chunk);
+      const float weight = std::exp((part.maximum - maximum) * task_.shape.scale);
+      total += weight * part.total;
+      if (chunk == 0) {
+        outputs *= weight;
+      } else {
+        outputs += weight * Line(part.outputs, head_width);
+      }
+    }
+    outputs /= total;
+    round_to(outputs.data(), head_width, task_.result(kv_head, query));
+  }
+
+  const Task<T>& task_;
+  Index chunks_;
+  float* memory_ = nullptr;
+};
 
 template <class T>
 void check(const Task<T>& task, int threads) {
@@ -359,9 +566,11 @@ void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValu
                Positions key_limits, Rows<T> out, int threads, AttentionWorkspace& workspace) {
   const Task<T> task{shape, queries, cache, keys, key_limits, out};
   check(task, threads);
-  // A few queries, as in decode, would leave most lanes of a wide block idle.
-  const Index count = queries.rows * task.group();
-  if (count <= lanes) {
+  const Index count = task.query_count();
+  if (count == 0) return;
+  if (count <= few_queries) {
+    Chunks<T>(task).run(threads, workspace);
+  } else if (count <= lanes) {
     run<T, 1>(task, threads, workspace);
   } else if (count <= 2 * lanes) {
     run<T, 2>(task, threads, workspace);

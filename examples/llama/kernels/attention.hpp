@@ -26,13 +26,13 @@ struct KeyValues {
   Index head_stride = 0;
 };
 
-/// Scratch memory of `attention`. Grows with the threads and the head width, not with the number of tokens. Serves one
-/// call at a time.
+/// Scratch memory of `attention`. Grows with the threads and the head width; with the number of keys only for a few
+/// rows, by one row of floats for every 512 keys. Serves one call at a time.
 class AttentionWorkspace {
  public:
-  /// `count` floats per thread, uninitialised, aligned for Eigen. Valid until the next call.
-  float* reserve(int threads, Index count) {
-    if (threads * count > floats_.size()) floats_.resize(threads * count);
+  /// `count` floats, uninitialised, aligned for Eigen. Valid until the next call.
+  float* reserve(Index count) {
+    if (count > floats_.size()) floats_.resize(count);
     return floats_.data();
   }
 
@@ -43,7 +43,9 @@ class AttentionWorkspace {
 /// out = softmax(scale Q K^T, visible keys only) V, with float sums, in blocks: no `[rows x keys]` matrix.
 /// `queries` and `out` are `[rows x heads * head_width]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and V of
 /// no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size(). A
-/// row's result depends on its query and the keys it sees only, bit for bit: not on the other rows, nor on `threads`.
+/// row's result does not depend on `threads`, and on no other row but through their number: a call with at most 8 query
+/// rows per key/value head (4 with AVX, 2 with SSE) sums up in another order than one with more. Within either kind a
+/// row depends on its query and the keys it sees only, bit for bit.
 /// Throws `lazyllm::invalid_argument` when the shapes do not fit each other or a limit is out of range.
 template <class T>
 void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValues<T>& cache, Positions keys,

@@ -149,21 +149,68 @@ TEST_CASE_TEMPLATE("ragged keys and rows; other tokens are not read", T, float, 
   }
 }
 
-TEST_CASE_TEMPLATE("a row depends on its own keys only, bit for bit", T, float, Eigen::bfloat16) {
-  auto all = sample<T>({4, 2, 16}, 150, first_positions(150), first_positions(150, 1));
-  const auto out = all.run(2);
-  for (const Position row : {0, 1, 63, 64, 100, 149}) {
-    auto alone = all;
-    alone.key_limits = {row + 1};
-    alone.queries = Matrix<T>(1, all.queries.width);
-    std::copy_n(all.queries.view().row(row), all.queries.width, alone.queries.values.data());
-    // Later tokens would show in the result if their weight were not exactly zero.
-    for (Index token = row + 1; token < 150; ++token) {
-      for (Index i = 0; i < all.cached_values.width; ++i) alone.cached_values(token, i) = static_cast<T>(1e30f);
+TEST_CASE_TEMPLATE("a few rows over many chunks of keys", T, float, Eigen::bfloat16) {
+  const auto keys = ragged_positions(1500, 90);
+  const auto count = static_cast<Position>(keys.size());
+  REQUIRE(count > 1300);
+  for (const Index group : {1, 2, 3, 8}) {
+    for (const Index head_width : {2, 32, 64, 100, 134}) {
+      check_sample(sample<T>({2 * group, 2, head_width}, 1500, keys, {count}));
     }
-    const auto out_alone = alone.run(1);
-    CHECK(std::memcmp(out_alone.values.data(), out.view().row(row), out_alone.values.size() * sizeof(T)) == 0);
   }
+  const std::vector<Position> limits{1, 511, 512, 513, 600, 1024, 1025, count};
+  for (std::size_t first = 0; first < limits.size(); ++first) {
+    check_sample(
+        sample<T>({2, 2, 80}, 1500, keys, {limits.begin() + static_cast<std::ptrdiff_t>(first), limits.end()}));
+    check_sample(sample<T>({2, 1, 64}, 1500, keys, {limits[first]}));
+  }
+}
+
+/// Runs `row` of `all` again, `copies` times and without the other rows, and expects the same bits.
+template <class T>
+void check_row(const Sample<T>& all, const Matrix<T>& out, Index row, Index copies) {
+  CAPTURE(row);
+  auto alone = all;
+  const Position limit = all.key_limits[static_cast<std::size_t>(row)];
+  alone.key_limits.assign(static_cast<std::size_t>(copies), limit);
+  alone.queries = Matrix<T>(copies, all.queries.width);
+  for (Index copy = 0; copy < copies; ++copy) {
+    std::copy_n(all.queries.view().row(row), all.queries.width, alone.queries.view().row(copy));
+  }
+  // Later tokens would show in the result if their weight were not exactly zero.
+  for (Index token = limit; token < all.cached_values.rows; ++token) {
+    for (Index i = 0; i < all.cached_values.width; ++i) alone.cached_values(token, i) = static_cast<T>(1e30f);
+  }
+  const auto out_alone = alone.run(1);
+  for (Index copy = 0; copy < copies; ++copy) {
+    CHECK(std::memcmp(out_alone.view().row(copy), out.view().row(row),
+                      static_cast<std::size_t>(out.width) * sizeof(T)) == 0);
+  }
+}
+
+TEST_CASE_TEMPLATE("a row depends on its own keys only, bit for bit", T, float, Eigen::bfloat16) {
+  // With groups of 8, rows are many even with the widest vectors; two rows without groups are few on every processor.
+  const auto many = sample<T>({16, 2, 16}, 150, first_positions(150), first_positions(150, 1));
+  const auto out = many.run(2);
+  for (const Position row : {0, 1, 63, 64, 100, 149}) check_row(many, out, row, 2);
+  for (const Position limit : {1, 100, 511, 512, 513, 1024, 1100}) {
+    const auto few = sample<T>({2, 2, 48}, 1200, first_positions(1200), {limit, 1200});
+    const auto out_few = few.run(2);
+    check_row(few, out_few, 0, 1);
+    check_row(few, out_few, 1, 2);
+  }
+}
+
+TEST_CASE_TEMPLATE("a few rows agree with the same rows among many", T, float, Eigen::bfloat16) {
+  const auto many = sample<T>({4, 2, 64}, 1100, first_positions(1100), first_positions(40, 1061));
+  auto last = many;
+  last.key_limits = {1100};
+  last.queries = Matrix<T>(1, many.queries.width);
+  std::copy_n(many.queries.view().row(39), many.queries.width, last.queries.values.data());
+  const auto out = many.run(1);
+  Matrix<float> expected(1, out.width);
+  for (Index i = 0; i < out.width; ++i) expected(0, i) = static_cast<float>(out(39, i));
+  check_close(last.run(1), expected, tolerance<T>);
 }
 
 TEST_CASE_TEMPLATE("large scores do not overflow, and hidden keys weigh exactly nothing", T, float, Eigen::bfloat16) {
