@@ -104,9 +104,15 @@ nlohmann::ordered_json run(const Options& options) {
     gemm = std::max(gemm, gemm_rate(config, options.prompt, options.dtype == "bf16", options.threads));
     runs.push_back(measure_all());
   }
-  enum { dense_run, keep_one_run, lazy_run };
-  const auto prefill = [&](int which) { return median(runs, [&](const auto& run) { return run[which].prefill_ms; }); };
-  const auto decode = [&](int which) { return median(runs, [&](const auto& run) { return run[which].decode_ms; }); };
+  constexpr std::size_t dense_run = 0;
+  constexpr std::size_t keep_one_run = 1;
+  constexpr std::size_t lazy_run = 2;
+  const auto prefill = [&](std::size_t which) {
+    return median(runs, [&](const auto& run) { return run[which].prefill_ms; });
+  };
+  const auto decode = [&](std::size_t which) {
+    return median(runs, [&](const auto& run) { return run[which].decode_ms; });
+  };
   const double dense_rate = runs[0][dense_run].operations / prefill(dense_run) * 1e3;
   return {
       {"shape", options.shape},
