@@ -61,12 +61,15 @@ class Context {
   template <class Body>
   void for_chunks(Index count, Index grain, const Body& body) {
     const Index chunks = (count + grain - 1) / grain;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads_) schedule(static) if (threads_ > 1 && chunks > 1)
-#endif
-    for (Index chunk = 0; chunk < chunks; ++chunk) {
-      body(chunk * grain, std::min(count, (chunk + 1) * grain));
+    const auto run = [&](Index chunk) { body(chunk * grain, std::min(count, (chunk + 1) * grain)); };
+    if (threads_ == 1 || chunks == 1) {  // even a region of one thread costs time, and allocates in some runtimes
+      for (Index chunk = 0; chunk < chunks; ++chunk) run(chunk);
+      return;
     }
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads_) schedule(static)
+#endif
+    for (Index chunk = 0; chunk < chunks; ++chunk) run(chunk);
   }
 
  private:
