@@ -3,6 +3,7 @@
 
 make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
+make_tables.py summary RESULT.json... DOCUMENT.md --command TEXT --context TEXT    (of ttft, for README.md)
 
 Each kind replaces what stands between its markers `<!-- KIND begin -->` and `<!-- KIND end -->` and nothing else.
 """
@@ -135,6 +136,17 @@ def ttft_tables(paths):
             f"### Prompt and generation\n\n{table(generation_header, generation_rows)}")
 
 
+def summary_table(paths):
+    rows = []
+    for path in paths:
+        run = json.loads(path.read_text())
+        rows.append([run["shape"], run["dtype"], str(run["prompt_tokens"]), f"`{run['schedule']}`",
+                     f"{run['dense_ms']:.0f} ms", f"{run['lazy_ms']:.0f} ms", f"{run['speedup']:.2f}x",
+                     f"{run['ideal_speedup']:.2f}x", f"{run['generation_speedup']:.2f}x"])
+    return table(["shape", "type", "prompt tokens", "schedule", "TTFT dense", "TTFT lazy", "speedup", "ideal",
+                  f"prompt + {run['generated_tokens']} tokens"], rows)
+
+
 def replace_between_markers(text, kind, content):
     begin, end = f"<!-- {kind} begin -->", f"<!-- {kind} end -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
@@ -143,16 +155,19 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "summary": summary_table}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["micro", "ttft"])
+    parser.add_argument("kind", choices=list(MAKERS))
     parser.add_argument("results", nargs="+", type=pathlib.Path)
     parser.add_argument("document", type=pathlib.Path)
     parser.add_argument("--command", required=True, help="what was run")
     parser.add_argument("--context", required=True, help="machine, compiler, commit, date")
     options = parser.parse_args()
     try:
-        tables = (micro_tables if options.kind == "micro" else ttft_tables)(options.results)
+        tables = MAKERS[options.kind](options.results)
         content = f"```\n{options.command}\n```\n\n{options.context}\n\n{tables}"
         text = replace_between_markers(options.document.read_text(), options.kind, content)
     except (OSError, ValueError) as error:

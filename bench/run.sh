@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [micro] [ttft]: builds the benchmarks, runs those named (by default both) and writes their tables into
-# docs/benchmarks.md. Takes about half an hour; nothing else should run meanwhile. $THREADS (2) and $REPEATS (5) are
+# docs/benchmarks.md, and a summary of ttft into README.md. Takes about half an hour; nothing else should run meanwhile. $THREADS (2) and $REPEATS (5) are
 # those of ttft_bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,8 +50,10 @@ run_ttft() {
       --threads "$threads" --repeats "$repeats" --generate 68 --json "$file"
     files+=("$file")
   done
-  python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats $repeats --generate 68"
+  local command="ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads"
+  command+=" --repeats $repeats --generate 68"
+  python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command "$command"
+  python3 bench/make_tables.py summary "${files[@]}" README.md --context "$context" --command "$command"
 }
 
 for kind in "$@"; do "run_$kind"; done
