@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -33,17 +34,19 @@ struct Options {
   std::string json;
 };
 
-/// Views into one block of random numbers: only their size matters for speed.
+/// Views into one block of random numbers, each weight at a place of its own, so that a large model needs no more
+/// memory than its packed weights.
 template <class T>
 WeightSource random_weights(const ModelConfig& config) {
-  const Index largest = config.width * std::max(config.vocab, config.ffn_width);
-  auto block = std::make_shared<std::vector<T>>(static_cast<std::size_t>(largest));
+  const auto largest = static_cast<std::size_t>(config.width * std::max(config.vocab, config.ffn_width));
+  auto block = std::make_shared<std::vector<T>>(2 * largest);
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 0.02F);
   std::ranges::generate(*block, [&] { return static_cast<T>(normal(random)); });
-  return [block](const std::string&, const std::vector<Index>& shape) {
+  return [block, largest](const std::string& name, const std::vector<Index>& shape) {
     const DType dtype = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
-    return Tensor{dtype, shape, reinterpret_cast<const std::byte*>(block->data())};
+    const std::size_t place = std::hash<std::string>()(name) % largest;
+    return Tensor{dtype, shape, reinterpret_cast<const std::byte*>(block->data() + place)};
   };
 }
 
