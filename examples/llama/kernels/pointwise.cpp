@@ -137,16 +137,6 @@ void swiglu(Rows<const T> gate_up, Rows<T> out, int threads) {
 }
 
 template <class T>
-void add(Rows<const T> x, Rows<T> y, int threads) {
-  check("add", x.rows == y.rows && x.width == y.width);
-  for_rows(x.rows, x.width, threads, [&](Index i) {
-    const T* const from = x.row(i);
-    T* const to = y.row(i);
-    for (Index j = 0; j < y.width; ++j) to[j] = round_to<T>(widen(to[j]) + widen(from[j]));
-  });
-}
-
-template <class T>
 void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> out, int threads) {
   check("embed", table.shape.size() == 2 && out.rows == std::ssize(tokens) && out.width == table.shape[1]);
   for (const std::int32_t token : tokens) {
@@ -163,16 +153,10 @@ void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> ou
   });
 }
 
-Index argmax(std::span<const float> values) {
-  if (values.empty()) detail::fail("argmax: no values given, at least 1 needed");
-  return std::max_element(values.begin(), values.end()) - values.begin();
-}
-
 #define LAZYLLM_INSTANTIATE(T)                                                        \
   template void rms_norm(Rows<const T>, std::span<const float>, float, Rows<T>, int); \
   template void rotate(Rows<T>, Positions, const RotaryTable&, int);                  \
   template void swiglu(Rows<const T>, Rows<T>, int);                                  \
-  template void add(Rows<const T>, Rows<T>, int);                                     \
   template void embed(const Tensor&, std::span<const std::int32_t>, Rows<T>, int);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(Eigen::bfloat16)

@@ -50,16 +50,9 @@ void rotate(Rows<T> rows, Positions positions, const RotaryTable& table, int thr
 template <class T>
 void swiglu(Rows<const T> gate_up, Rows<T> out, int threads);
 
-/// y += x
-template <class T>
-void add(Rows<const T> x, Rows<T> y, int threads);
-
 /// Row i of `out` `[tokens x width]` is row `tokens[i]` of `table` `[vocab x width]`, any element type.
 /// Throws `lazyllm::invalid_argument` for a token outside 0 .. vocab - 1; `out` is then unchanged.
 template <class T>
 void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> out, int threads);
-
-/// Index of the first largest value. `values` must not be empty.
-Index argmax(std::span<const float> values);
 
 }  // namespace lazyllm::llama

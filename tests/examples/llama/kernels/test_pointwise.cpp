@@ -131,16 +131,6 @@ TEST_CASE_TEMPLATE("gated unit", T, float, Eigen::bfloat16) {
   CHECK(static_cast<float>(out(0, 1)) == static_cast<float>(extreme(0, 1)));
 }
 
-TEST_CASE_TEMPLATE("sum", T, float, Eigen::bfloat16) {
-  const auto x = random_matrix<T>(70, 301, 1);
-  const auto y = random_matrix<T>(70, 301, 2);
-  Matrix<double> expected(70, 301);
-  for (std::size_t i = 0; i < expected.values.size(); ++i) {
-    expected.values[i] = static_cast<double>(x.values[i]) + static_cast<double>(y.values[i]);
-  }
-  check_close(run(y, [&](Rows<T> out, int threads) { add(x.view(), out, threads); }), expected, rounding<T>);
-}
-
 template <class T, class W>
 void check_embed() {
   const auto table = random_matrix<W>(11, 700, 1);
@@ -161,20 +151,12 @@ TEST_CASE_TEMPLATE("embedding", T, float, Eigen::bfloat16) {
   check_embed<T, Eigen::bfloat16>();
 }
 
-TEST_CASE("argmax takes the first of equals") {
-  CHECK(argmax(std::vector<float>{3}) == 0);
-  CHECK(argmax(std::vector<float>{-3, 5, 5, 1}) == 1);
-  CHECK(argmax(std::vector<float>{-3, -INFINITY, -2}) == 2);
-  CHECK_THROWS_AS(argmax({}), invalid_argument);
-}
-
 TEST_CASE("what does not fit is rejected") {
   Matrix<float> x(2, 6), y(2, 6), wide(2, 7);
   const std::vector<float> weight(6), short_weight(5);
   CHECK_THROWS_AS(rms_norm<float>(x.view(), short_weight, 0, y.view(), 1), invalid_argument);
   CHECK_THROWS_AS(rms_norm<float>(x.view(), weight, 0, wide.view(), 1), invalid_argument);
   CHECK_THROWS_AS(swiglu<float>(x.view(), y.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(add<float>(x.view(), wide.view(), 1), invalid_argument);
   CHECK_THROWS_AS(RotaryTable(7, 1e4, NoRopeScaling{}, false), invalid_argument);
   RotaryTable table(6, 1e4, NoRopeScaling{}, false);
   table.reserve(4);

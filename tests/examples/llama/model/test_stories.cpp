@@ -38,7 +38,9 @@ Pruner pruner(const Model<T>& model, const char* schedule) {
   return Pruner(parse_policy(schedule, model.config().layers));
 }
 
-TokenId likeliest(std::span<const float> logits) { return static_cast<TokenId>(argmax(logits)); }
+TokenId likeliest(std::span<const float> logits) {
+  return static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
+}
 
 /// Tokens of the prompt and of a greedy answer, until `positions` have been run.
 template <class Decoder>
