@@ -324,9 +324,10 @@ class Step {
     }
     for (std::size_t i = 0; i < part.keys.size(); ++i) {
       const Position key = part.keys[i];
-      const bool parked_here = sequence(s).depth_[size(key)] == layer_ + 1 && sequence(s).aux().holds(key);
-      const bool keep = selection.kind == Selection::Kind::all || !parked_here;
-      if (keep) kept_.push_back(static_cast<Index>(i));
+      const auto parked_here = [&] {
+        return sequence(s).depth_[size(key)] == layer_ + 1 && sequence(s).aux().holds(key);
+      };
+      if (selection.kind == Selection::Kind::all || !parked_here()) kept_.push_back(static_cast<Index>(i));
     }
   }
 

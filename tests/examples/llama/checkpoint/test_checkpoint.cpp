@@ -29,7 +29,7 @@ void rejects(const std::filesystem::path& path, std::initializer_list<std::strin
 }
 
 TEST_CASE("a directory with one safetensors file") {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   directory.write("config.json", llama_json().dump());
   directory.write("model.safetensors", tensor_a);
   const Checkpoint checkpoint(directory.path());
@@ -50,7 +50,7 @@ TEST_CASE("a directory with one safetensors file") {
 }
 
 TEST_CASE("a copy keeps the weights after the original is gone") {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   directory.write("config.json", llama_json().dump());
   directory.write("model.safetensors", tensor_a);
   auto original = std::make_unique<Checkpoint>(directory.path());
@@ -62,7 +62,7 @@ TEST_CASE("a copy keeps the weights after the original is gone") {
 }
 
 TEST_CASE("a directory with shards") {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   directory.write("config.json", llama_json().dump());
   directory.write("x-1.safetensors", tensor_a);
   directory.write("x-2.safetensors", tensor_b);
@@ -84,7 +84,7 @@ TEST_CASE("a directory with shards") {
 }
 
 TEST_CASE("paths that hold no checkpoint are explained") {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   rejects(directory.path() / "absent", {"absent", "No such file"});
   rejects(directory.path(), {"config.json", "No such file"});
   directory.write("config.json", "");
@@ -98,10 +98,7 @@ TEST_CASE("paths that hold no checkpoint are explained") {
   rejects(directory.write("model.gguf", "GGUF"), {"model.gguf", ".bin"});
 }
 
-std::filesystem::path stories260k() {
-  const char* const data = std::getenv("LAZYLLM_TEST_DATA");
-  return std::filesystem::path(data ? data : LAZYLLM_SOURCE_DIR "/../shared/data") / "stories260K" / "stories260K.bin";
-}
+std::filesystem::path stories260k() { return test::real_input("stories260K/stories260K.bin"); }
 
 TEST_CASE("stories260K opens, and damaged copies of it do not") {
   if (!std::filesystem::exists(stories260k())) {
@@ -133,7 +130,7 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
 
   std::ifstream stream(stories260k(), std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(stream), {}};
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   rejects(directory.write("half.bin", good.substr(0, good.size() / 2)),
           {"half.bin", std::to_string(good.size() / 2), "needs " + std::to_string(good.size()), "truncated"});
   rejects(directory.write("stub.bin", good.substr(0, 20)), {"stub.bin", "20 bytes"});

@@ -11,14 +11,14 @@ namespace {
 using namespace testing;
 
 TEST_CASE("a mapped file shows the file's bytes") {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   const MappedFile file(directory.write("data", "some bytes"));
   REQUIRE(file.bytes().size() == 10);
   CHECK(std::memcmp(file.bytes().data(), "some bytes", 10) == 0);
 }
 
 TEST_CASE("files that cannot be mapped give an error that names them") {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   const auto rejects = [](const std::filesystem::path& path, std::string_view reason) {
     check_rejected<checkpoint_error>([&] { MappedFile{path}; }, {path.string(), reason});
   };

@@ -11,6 +11,7 @@
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/blocks.hpp"
 #include "examples/llama/model/decoder.hpp"
+#include "tests/examples/llama/model/relative_error.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::llama;
@@ -135,13 +136,7 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
         std::vector<float> logits(expected.size());
         model.logits(last.subrows(static_cast<Index>(s), 1), {normed.data(), 1, config.width},
                      {logits.data(), 1, config.vocab}, 2);
-        float largest = 0;
-        float error = 0;
-        for (std::size_t i = 0; i < expected.size(); ++i) {
-          largest = std::max(largest, std::abs(expected[i]));
-          error = std::max(error, std::abs(logits[i] - expected[i]));
-        }
-        CHECK(error <= 1e-5F * largest);
+        CHECK(llama::test::relative_error(logits, expected) <= 1e-5F);
         CHECK(std::ranges::equal(sequences[s].depths(), alone[s]->sequence().depths()));
       }
     }

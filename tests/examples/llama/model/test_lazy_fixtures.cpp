@@ -12,6 +12,7 @@
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/policy_option.hpp"
+#include "tests/examples/llama/model/relative_error.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::llama;
@@ -69,13 +70,7 @@ TEST_CASE("kept sets, revivals and logits of every step equal those of the naive
 
       logits_file.read(reinterpret_cast<char*>(expected.data()), static_cast<std::streamsize>(expected.size() * 4));
       REQUIRE(logits_file.good());
-      float largest = 0;
-      float error = 0;
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        largest = std::max(largest, std::abs(expected[i]));
-        error = std::max(error, std::abs(logits[i] - expected[i]));
-      }
-      CHECK(error <= 1e-4F * largest);
+      CHECK(llama::test::relative_error(logits, expected) <= 1e-4F);
       const auto next = std::max_element(logits.begin(), logits.end()) - logits.begin();
       CHECK(next == step.at("next").get<Index>());
     }

@@ -13,6 +13,7 @@
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/tokenizer/support.hpp"
+#include "tests/examples/llama/model/relative_error.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::llama;
@@ -36,14 +37,7 @@ struct Fixture {
 
   /// Largest difference from transformers' logits after the first `count` tokens, over the largest of these.
   float error(std::span<const float> actual, std::size_t count) const {
-    const std::span<const float> expected = std::span(logits).subspan((count - 1) * actual.size(), actual.size());
-    float difference = 0;
-    float largest = 0;
-    for (std::size_t i = 0; i < actual.size(); ++i) {
-      difference = std::max(difference, std::abs(actual[i] - expected[i]));
-      largest = std::max(largest, std::abs(expected[i]));
-    }
-    return difference / largest;
+    return test::relative_error(actual, std::span(logits).subspan((count - 1) * actual.size(), actual.size()));
   }
 
   std::span<const TokenId> part(std::size_t first, std::size_t count) const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
+#include "tests/examples/llama/files.hpp"
 
 namespace lazyllm::llama::test {
 
@@ -21,35 +21,6 @@ inline const nlohmann::json& cases() {
   static const auto content = nlohmann::json::parse(std::ifstream(fixture("cases.json")));
   return content;
 }
-
-/// A real input that the repository does not hold; may be absent.
-inline std::filesystem::path real_input(const std::string& name) {
-  const char* folder = std::getenv("LAZYLLM_TEST_DATA");
-  return std::filesystem::path(folder ? folder : LAZYLLM_SOURCE_DIR "/../shared/data") / name;
-}
-
-/// An empty folder that goes away with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    auto pattern = (std::filesystem::temp_directory_path() / "lazyllm_tokenizer_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot create " + pattern);
-    path_ = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-
-  const std::filesystem::path& path() const { return path_; }
-
-  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Text of `tokens` as a program that streams them prints it.
 inline std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {

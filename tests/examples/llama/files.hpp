@@ -1,0 +1,43 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lazyllm::llama::test {
+
+/// A real input that the repository does not hold; may be absent.
+inline std::filesystem::path real_input(const std::string& name) {
+  const char* folder = std::getenv("LAZYLLM_TEST_DATA");
+  return std::filesystem::path(folder ? folder : LAZYLLM_SOURCE_DIR "/../shared/data") / name;
+}
+
+/// An empty folder that goes away, with everything in it, with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lazyllm_XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot create " + pattern);
+    path_ = pattern;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+  const std::filesystem::path& path() const { return path_; }
+
+  std::filesystem::path write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace lazyllm::llama::test
