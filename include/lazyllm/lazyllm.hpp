@@ -23,6 +23,7 @@
 #include "lazyllm/layer/lazy_decoder_layer.hpp"
 #include "lazyllm/layer/step.hpp"
 #include "lazyllm/policy/policies.hpp"
+#include "lazyllm/policy/preset.hpp"
 #include "lazyllm/policy/schedule.hpp"
 #include "lazyllm/policy/selection.hpp"
 #include "lazyllm/policy/wrappers.hpp"

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "lazyllm/concepts.hpp"
@@ -58,6 +59,15 @@ struct AttentionScore {
     }
     score.check();
     return score;
+  }
+
+  /// What `parse` reads.
+  std::string text() const {
+    std::string result = "last";
+    if (last_queries > 1) result = (reduce == Reduce::max ? "max:" : "mean:") + std::to_string(last_queries);
+    if (over_layers) result += "+layers";
+    if (pooling > 1) result += "+pool:" + std::to_string(pooling);
+    return result;
   }
 
   /// Throws `invalid_argument` for an option out of range.

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -55,6 +57,18 @@ class Schedule {
       if (comma == std::string_view::npos) return Schedule(std::move(points));
       rest.remove_prefix(comma + 1);
     }
+  }
+
+  /// What `parse` reads, digit for digit; empty without points.
+  std::string text() const {
+    std::string result;
+    for (const auto& [layer, keep] : points_) {
+      std::array<char, 32> digits;
+      char* end = std::to_chars(digits.data(), digits.data() + digits.size(), keep).ptr;
+      if (!result.empty()) result += ',';
+      result.append(std::to_string(layer) + ':').append(digits.data(), end);
+    }
+    return result;
   }
 
   /// The schedule drawn in the paper's figures, scaled to a model of `layers` layers: keep 70 % after each 30 % of the

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/error.hpp"
+#include "lazyllm/importance/attention_score.hpp"
+#include "lazyllm/policy/policies.hpp"
+#include "lazyllm/policy/schedule.hpp"
+#include "lazyllm/policy/selection.hpp"
+#include "lazyllm/policy/wrappers.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
+
+namespace lazyllm {
+
+/// How a run prunes, as a file can hold it: one entry of what `lazyllm-calibrate` writes.
+struct Preset {
+  Schedule schedule = {};  ///< shares of the active tokens; without points nothing is pruned
+  AttentionScore score = {};
+  Index protect_first = 0;
+  Index protect_last = 1;
+};
+
+/// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
+/// have the schedule's layers.
+inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
+  return TokenPruner<AnyPolicy>(
+      ProtectFirst{ProtectLast{KeepFraction(preset.schedule), preset.protect_last}, preset.protect_first},
+      preset.score);
+}
+
+/// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8}`: the schedule, or
+/// `dense`, as `Schedule::parse` has it, the score as `AttentionScore::parse`. Only the schedule must be there. A
+/// member `measured` is not read: it says what the preset achieved, which is no business of the pruner.
+///
+/// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
+/// `is_string`, `is_number_integer`, `get` and `dump`. Throws `invalid_argument` for an unknown member and for a value
+/// of the wrong type or out of range, and leaves `preset` as it was.
+template <class Json>
+void from_json(const Json& json, Preset& preset) {
+  const auto shown = [](const Json& value) { return value.dump().substr(0, 80); };
+  const auto text = [&](const std::string& name, const Json& value) {
+    if (!value.is_string()) detail::fail("preset: ", name, " ", shown(value), " is not a text");
+    return value.template get<std::string>();
+  };
+  const auto count = [&](const std::string& name, const Json& value, Index least) {
+    // Compared as a double, in which no integer of the file wraps around.
+    constexpr Position most = std::numeric_limits<Position>::max();
+    if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(least) ||
+        value.template get<double>() > static_cast<double>(most)) {
+      detail::fail("preset: ", name, " ", shown(value), " is out of range: a whole number from ", least, " to ", most);
+    }
+    return value.template get<Index>();
+  };
+  if (!json.is_object()) detail::fail("preset: ", shown(json), " is not an object");
+  Preset result;
+  bool has_schedule = false;
+  for (const auto& member : json.items()) {
+    const std::string name = member.key();
+    const Json& value = member.value();
+    if (name == "schedule") {
+      const std::string points = text(name, value);
+      if (points != "dense") result.schedule = Schedule::parse(points);
+      has_schedule = true;
+    } else if (name == "score") {
+      result.score = AttentionScore::parse(text(name, value));
+    } else if (name == "protect_first") {
+      result.protect_first = count(name, value, 0);
+    } else if (name == "protect_last") {
+      result.protect_last = count(name, value, 1);
+    } else if (name != "measured") {
+      detail::fail("preset: ", name,
+                   " is not a member; there are schedule, score, protect_first, protect_last and measured");
+    }
+  }
+  if (!has_schedule) detail::fail("preset: the member schedule is missing");
+  preset = std::move(result);
+}
+
+/// Writes what `from_json` reads.
+template <class Json>
+void to_json(Json& json, const Preset& preset) {
+  json = Json::object();
+  json["schedule"] = preset.schedule.points().empty() ? "dense" : preset.schedule.text();
+  json["score"] = preset.score.text();
+  json["protect_first"] = preset.protect_first;
+  json["protect_last"] = preset.protect_last;
+}
+
+}  // namespace lazyllm

@@ -1,0 +1,112 @@
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lazyllm/policy/preset.hpp"
+
+using namespace lazyllm;
+using Json = nlohmann::json;
+
+namespace {
+
+std::string read_error(const std::string& text) {
+  Preset preset{.protect_first = 77};
+  try {
+    Json::parse(text).get_to(preset);
+  } catch (const invalid_argument& error) {
+    CHECK(preset.protect_first == 77);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("preset: what a file says") {
+  const Json file = Json::parse(R"({"presets": {"5%": {
+      "schedule": "6:0.5,9:0.25", "score": "max:8+layers+pool:5", "protect_first": 4, "protect_last": 16,
+      "measured": {"loss": 0.04}}}})");
+  const auto preset = file["presets"]["5%"].get<Preset>();
+  REQUIRE(preset.schedule.points().size() == 2);
+  CHECK(preset.schedule.points()[1].layer == 9);
+  CHECK(preset.schedule.points()[1].keep == 0.25);
+  CHECK(preset.score.last_queries == 8);
+  CHECK(preset.score.reduce == Reduce::max);
+  CHECK(preset.score.over_layers);
+  CHECK(preset.score.pooling == 5);
+  CHECK(preset.protect_first == 4);
+  CHECK(preset.protect_last == 16);
+}
+
+TEST_CASE("preset: what a file leaves out is the paper's") {
+  const auto preset = Json::parse(R"({"schedule": "6:0.5"})").get<Preset>();
+  CHECK(preset.score.last_queries == 1);
+  CHECK_FALSE(preset.score.over_layers);
+  CHECK(preset.score.pooling == 1);
+  CHECK(preset.protect_first == 0);
+  CHECK(preset.protect_last == 1);
+  CHECK(Json::parse(R"({"schedule": "dense"})").get<Preset>().schedule.points().empty());
+}
+
+TEST_CASE("preset: written and read again it is the same") {
+  for (
+      const char* text :
+      {R"({"schedule":"dense","score":"last","protect_first":0,"protect_last":1})",
+       R"({"schedule":"1:1","score":"last+layers","protect_first":0,"protect_last":2147483647})",
+       R"({"schedule":"6:0.1,7:0.30000000000000004,9:1e-09","score":"mean:8+pool:5","protect_first":3,"protect_last":2})",
+       R"({"schedule":"6:0.2","score":"max:2+layers+pool:3","protect_first":4,"protect_last":8})"}) {
+    const Json json = Json::parse(text);
+    CHECK(Json(json.get<Preset>()) == json);
+    CHECK(nlohmann::ordered_json(json.get<Preset>()).dump() == text);
+  }
+}
+
+TEST_CASE("preset: the pruner does what it says") {
+  const TokenPruner<AnyPolicy> pruner =
+      make_pruner({.schedule = {{3, 0.5}}, .score = {.last_queries = 4}, .protect_first = 2, .protect_last = 7});
+  CHECK(pruner.score().last_queries == 4);
+  const auto select = [&](Index layers_run, Index layers = 10) {
+    return pruner.selection(
+        {.layers_run = layers_run, .layers = layers, .active = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
+  };
+  CHECK(select(3).kind == Selection::Kind::count);
+  CHECK(select(3).count == 50);
+  CHECK(select(3).protect_first == 2);
+  CHECK(select(3).protect_last == 7);
+  CHECK(select(2).kind == Selection::Kind::all);
+  CHECK_THROWS_WITH_AS(select(1, 3), doctest::Contains("layer 3 is out of range 1 to 2"), invalid_argument);
+}
+
+TEST_CASE("preset: anything else is refused by the member's name, its value and what is allowed") {
+  CHECK(read_error("[]") == "lazyllm: preset: [] is not an object");
+  CHECK(read_error("{}") == "lazyllm: preset: the member schedule is missing");
+  CHECK(read_error(R"({"schedule": "6:0.5", "protekt_first": 4})") ==
+        "lazyllm: preset: protekt_first is not a member; there are schedule, score, protect_first, protect_last and "
+        "measured");
+  CHECK(read_error(R"({"schedule": [6, 0.5]})") == "lazyllm: preset: schedule [6,0.5] is not a text");
+  CHECK(read_error(R"({"schedule": null})") == "lazyllm: preset: schedule null is not a text");
+  CHECK(read_error(R"({"schedule": ""})").find("is not LAYER:KEEP") != std::string::npos);
+  CHECK(read_error(R"({"schedule": "6:1.5"})") == "lazyllm: schedule: keep 1.5 at layer 6 is out of range (0, 1]");
+  CHECK(read_error(R"({"schedule": "6:0.5", "score": 8})") == "lazyllm: preset: score 8 is not a text");
+  CHECK(read_error(R"({"schedule": "6:0.5", "score": "mean:0"})").find("last_queries 0") != std::string::npos);
+  for (const char* value : {"-1", "1.5", "2147483648", "18446744073709551615", "1e300", "\"4\"", "true", "null"}) {
+    CHECK(read_error(std::string(R"({"schedule": "6:0.5", "protect_first": )") + value + "}") ==
+          "lazyllm: preset: protect_first " + Json::parse(value).dump() +
+              " is out of range: a whole number from 0 to 2147483647");
+  }
+  CHECK(read_error(R"({"schedule": "6:0.5", "protect_last": 0})") ==
+        "lazyllm: preset: protect_last 0 is out of range: a whole number from 1 to 2147483647");
+  CHECK(read_error(R"({"schedule": [")" + std::string(1000, 'x') + R"("]})").size() < 200);
+}
+
+TEST_CASE("schedules and scores: the text reads back to the same") {
+  CHECK(Schedule().text().empty());
+  for (const char* text : {"9:0.7", "1:1,2:0.3333333333333333", "3:1e-300"}) {
+    CHECK(Schedule::parse(text).text() == text);
+  }
+  for (const char* text : {"last", "mean:8", "max:2+pool:3", "last+layers+pool:5"}) {
+    CHECK(AttentionScore::parse(text).text() == text);
+  }
+}
