@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -17,9 +16,10 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/command_line.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/model.hpp"
-#include "examples/llama/model/policy_option.hpp"
+#include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/output_file.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
@@ -33,10 +33,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string model, tokenizer, prompt, prompt_file, token_ids;
-  std::string schedule = "paper";
-  std::string score = "last";
-  Index protect_first = 0;
-  Index protect_last = 1;
+  PruningOptions pruning;
   Index max_tokens = 64;
   std::string dtype = "f32";
   int threads = 2;
@@ -113,7 +110,7 @@ class Program {
         tokenizer_(tokenizer),
         prompt_(std::move(prompt)),
         sampler_(options.sampling),
-        pruner_(make_pruner(options, checkpoint.config().layers)),
+        pruner_(make_pruner(options.pruning, checkpoint.config().layers)),
         json_(open(options.json)),
         trace_(open(options.trace)),
         logits_(open(options.logits)),
@@ -127,8 +124,9 @@ class Program {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
     LazyDecoder<T> lazy(model_, capacity, options_.threads, pruner_);
 
-    Json report = {{"model", options_.model},       {"dtype", options_.dtype}, {"threads", options_.threads},
-                   {"schedule", options_.schedule}, {"score", options_.score}, {"prompt_tokens", prompt_.size()}};
+    Json report = {{"model", options_.model},         {"dtype", options_.dtype},
+                   {"threads", options_.threads},     {"schedule", options_.pruning.schedule},
+                   {"score", pruner_.score().text()}, {"prompt_tokens", prompt_.size()}};
     Run result;
     if (options_.compare) {
       DenseDecoder<T> dense(model_, capacity, options_.threads);
@@ -150,12 +148,6 @@ class Program {
  private:
   static std::optional<OutputFile> open(const std::string& path) {
     return path.empty() ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
-  }
-
-  static TokenPruner<AnyPolicy> make_pruner(const Options& options, Index layers) {
-    AnyPolicy policy = ProtectLast<AnyPolicy>{parse_policy(options.schedule, layers), options.protect_last};
-    policy = ProtectFirst<AnyPolicy>{std::move(policy), options.protect_first};
-    return TokenPruner<AnyPolicy>(std::move(policy), AttentionScore::parse(options.score));
   }
 
   /// Prompt and answer from an empty sequence on. Streams the text, or token ids without a tokenizer, if `stream`.
@@ -340,18 +332,6 @@ void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index 
   }
 }
 
-/// The check of a command line number of at least `least`.
-CLI::Validator at_least(Index least) {
-  const auto check = [least](const std::string& text) {
-    Index number = 0;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, number);
-    const bool good = error == std::errc() && stop == end && number >= least;
-    return good ? std::string() : fmt::format("{} is not a whole number of at least {}", text, least);
-  };
-  return CLI::Validator(check, "");
-}
-
 void generate(const Options& options) {
   const Checkpoint checkpoint(options.model);
   std::unique_ptr<Tokenizer> tokenizer;
@@ -397,25 +377,7 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingFile)
       ->option_text("FILE");
   prompt->require_option(1);
-  app.add_option(
-         "--schedule", options.schedule,
-         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the share KEEP, e.g. 9:0.7,19:0.7,28:0.7); in "
-         "front of a list, mass@ keeps the share KEEP of the attention, static@ prunes once and revives nothing, "
-         "random=SEED@ drops at random")
-      ->capture_default_str();
-  app.add_option(
-         "--score", options.score,
-         "last, or mean:N or max:N over the last N tokens; then any of +layers (add up over layers) and +pool:W "
-         "(highest of W neighbours, W odd)")
-      ->capture_default_str();
-  app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
-      ->check(at_least(0))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--protect-last", options.protect_last, "always keep the last N tokens")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
+  add_pruning_options(app, options.pruning);
   app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
       ->check(at_least(1))
       ->type_name("N")
@@ -449,18 +411,5 @@ int main(int argc, char** argv) {
                  "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
                  "of the lazy run")
       ->type_name("FILE");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    generate(options);
-  } catch (const std::exception& error) {
-    std::string_view message = error.what();
-    if (message.starts_with("lazyllm: ")) message.remove_prefix(9);
-    fmt::print(stderr, "lazyllm-generate: {}\n", message);
-    return 1;
-  }
-  return 0;
+  return run_program(app, argc, argv, [&] { generate(options); });
 }

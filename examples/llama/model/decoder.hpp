@@ -8,7 +8,6 @@
 #include "examples/llama/model/blocks.hpp"
 #include "examples/llama/model/kv_cache.hpp"
 #include "examples/llama/model/model.hpp"
-#include "examples/llama/model/policy_option.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "lazyllm/lazyllm.hpp"
 

@@ -15,6 +15,7 @@
 #include "bench/examples/llama/model/gemm_rate.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/output_file.hpp"
 
 namespace {
@@ -26,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string shape = "134m";
   Index prompt = 2000;
-  std::string schedule = "paper";
+  PruningOptions pruning;
   std::string dtype = "bf16";
   int threads = 2;
   Index generate = 68;
@@ -95,7 +96,7 @@ nlohmann::ordered_json run(const Options& options) {
   const Index capacity = options.prompt + options.generate;
   DenseDecoder<T> dense(model, capacity, options.threads);
   LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(KeepAll()));
-  LazyDecoder<T> lazy(model, capacity, options.threads, Pruner(parse_policy(options.schedule, config.layers)));
+  LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
   const auto measure_all = [&] {
     return std::array{measure(dense, prompt, options.generate), measure(keep_one, prompt, options.generate),
                       measure(lazy, prompt, options.generate)};
@@ -122,7 +123,7 @@ nlohmann::ordered_json run(const Options& options) {
       {"dtype", options.dtype},
       {"threads", options.threads},
       {"prompt_tokens", options.prompt},
-      {"schedule", options.schedule},
+      {"schedule", options.pruning.schedule},
       {"repeats", options.repeats},
       {"dense_ms", prefill(dense_run)},
       {"lazy_ms", prefill(lazy_run)},
@@ -156,7 +157,7 @@ int main(int argc, char** argv) {
       "ttft_bench");
   app.add_option("--shape", options.shape, "134m, 1.1b or llama-2-7b")->capture_default_str();
   app.add_option("--prompt", options.prompt, "prompt tokens")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--schedule", options.schedule, "as in lazyllm-generate")->capture_default_str();
+  add_pruning_options(app, options.pruning);
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();

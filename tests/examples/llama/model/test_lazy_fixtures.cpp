@@ -11,7 +11,7 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/decoder.hpp"
-#include "examples/llama/model/policy_option.hpp"
+#include "examples/llama/model/pruning_options.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 
 using namespace lazyllm;

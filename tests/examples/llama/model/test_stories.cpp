@@ -10,7 +10,7 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/decoder.hpp"
-#include "examples/llama/model/policy_option.hpp"
+#include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/tokenizer/support.hpp"
 
 using namespace lazyllm;

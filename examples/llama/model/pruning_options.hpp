@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lazyllm/lazyllm.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace lazyllm::llama {
+
+/// The program options that say how a run prunes, the same in every program of this host.
+struct PruningOptions {
+  std::string schedule = "paper";
+  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names a file, else `last`
+  std::optional<Index> protect_first;  ///< absent: the preset's, else 0
+  std::optional<Index> protect_last;   ///< absent: the preset's, else 1
+};
+
+/// Adds `--schedule`, `--score`, `--protect-first` and `--protect-last`. `options` must outlive the parsing.
+void add_pruning_options(CLI::App& app, PruningOptions& options);
+
+/// The pruner for a model of `layers` layers. Throws `lazyllm::invalid_argument` for options out of range, and for a
+/// schedule file that cannot be read, that does not have the preset, or that was made for another number of layers.
+TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers);
+
+/// Reads a schedule without a file for a model of `layers` layers: `dense`, `paper`, `LAYER:KEEP,…`, or one of
+/// `mass@`, `static@` and `random=SEED@` in front of `LAYER:KEEP,…`.
+/// Throws `lazyllm::invalid_argument` on anything else, and for layers that the model does not have.
+AnyPolicy parse_policy(std::string_view text, Index layers);
+
+/// Reads the preset that `FILE` or `FILE#NAME` names for a model of `layers` layers; without a name it is the file's
+/// default. Throws as `make_pruner`.
+Preset read_preset(const std::string& file_and_name, Index layers);
+
+}  // namespace lazyllm::llama
