@@ -57,6 +57,6 @@ struct CategoryScore {
 };
 
 /// The categories that occur, in LongBench's order. Throws `invalid_argument` naming an unknown dataset.
-std::vector<CategoryScore> category_scores(std::span<const DatasetScore> datasets);
+std::vector<CategoryScore> category_scores(std::span<const DatasetScore> scores);
 
 }  // namespace lazyllm::llama
