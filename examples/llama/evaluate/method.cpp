@@ -1,0 +1,77 @@
+#include "examples/llama/evaluate/method.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace lazyllm::llama {
+
+namespace {
+
+constexpr std::pair<const char*, Method> names[] = {{"dense", Method::dense},
+                                                    {"lazy", Method::lazy},
+                                                    {"static", Method::static_pruning},
+                                                    {"random-drop", Method::random_drop},
+                                                    {"compress", Method::compress}};
+
+}  // namespace
+
+Method parse_method(const std::string& name) {
+  for (const auto& [known, method] : names) {
+    if (name == known) return method;
+  }
+  detail::fail("method '", name, "' is not one of dense, lazy, static, random-drop and compress");
+}
+
+std::string name_of(Method method) {
+  return std::ranges::find(names, method, [](const auto& entry) { return entry.second; })->first;
+}
+
+MethodOptions resolve(MethodOptions options, Index layers) {
+  if (options.seeds < 1) detail::fail("seeds ", options.seeds, " is out of range, at least 1");
+  if (!(options.keep > 0 && options.keep <= 1)) detail::fail("keep ", options.keep, " is out of range (0, 1]");
+  PruningOptions& pruning = options.pruning;
+  Preset preset;
+  if (pruning.schedule.starts_with('@')) {
+    preset = read_preset(pruning.schedule.substr(1), layers);
+    pruning.schedule = preset.schedule.points().empty() ? "dense" : preset.schedule.text();
+  }
+  pruning.score = pruning.score.value_or(preset.score.text());
+  pruning.protect_first = pruning.protect_first.value_or(preset.protect_first);
+  pruning.protect_last = pruning.protect_last.value_or(preset.protect_last);
+  if (options.method == Method::static_pruning && !pruning.schedule.starts_with("static@")) {
+    if (pruning.schedule == "paper" || pruning.schedule == "dense") {
+      detail::fail("--method static needs --schedule LAYER:KEEP, for example 3:0.5; '", pruning.schedule,
+                   "' does not prune once");
+    }
+    pruning.schedule = "static@" + pruning.schedule;
+  }
+  if (options.uses_library()) make_pruner(pruning, layers);  // throws for what is wrong
+  return options;
+}
+
+FilterOptions filter_options(const MethodOptions& options, bool bos) {
+  return {options.keep, std::max<Index>(options.pruning.protect_first.value(), bos ? 1 : 0),
+          options.pruning.protect_last.value()};
+}
+
+nlohmann::ordered_json to_json(const MethodOptions& options) {
+  nlohmann::ordered_json json = {{"method", name_of(options.method)}};
+  if (options.uses_library()) {
+    json["schedule"] = options.pruning.schedule;
+    json["score"] = options.pruning.score.value();
+  }
+  if (options.is_filter()) json["keep"] = options.keep;
+  if (options.method != Method::dense) {
+    json["protect_first"] = options.pruning.protect_first.value();
+    json["protect_last"] = options.pruning.protect_last.value();
+  }
+  if (options.method == Method::random_drop) {
+    json["seed"] = options.seed;
+    json["seeds"] = options.seeds;
+  }
+  if (options.method == Method::compress) json["compressor"] = options.compressor;
+  return json;
+}
+
+}  // namespace lazyllm::llama

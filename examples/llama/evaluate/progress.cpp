@@ -1,0 +1,43 @@
+#include "examples/llama/evaluate/progress.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+namespace lazyllm::llama {
+
+std::string short_time(double seconds) {
+  const auto whole = static_cast<Index>(std::ceil(seconds));
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
+}
+
+std::string progress_text(Index done, Index earlier, Index total, double seconds) {
+  constexpr Index width = 30;
+  const auto filled = static_cast<std::size_t>(width * done / total);
+  const Index fresh = done - earlier;
+  const std::string left =
+      fresh == 0 ? "?" : short_time(seconds / static_cast<double>(fresh) * static_cast<double>(total - done));
+  return fmt::format("[{:<{}}] {}/{}  ETA {}", std::string(filled, '='), width, done, total, left);
+}
+
+ProgressBar::ProgressBar(Index total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void ProgressBar::advance(bool earlier, const std::string& dataset) {
+  ++done_;
+  if (earlier) ++earlier_;
+  if (!terminal_) return;
+  fmt::print(stderr, "\r\033[K{}  {}", progress_text(done_, earlier_, total_, milliseconds_since(start_) / 1000),
+             dataset);
+  shown_ = true;
+}
+
+void ProgressBar::clear() {
+  if (shown_) fmt::print(stderr, "\r\033[K");
+  shown_ = false;
+}
+
+}  // namespace lazyllm::llama
