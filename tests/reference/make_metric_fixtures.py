@@ -172,6 +172,7 @@ CODE_PAIRS = [
     ("# only\n# comments", "lamp = 2"),
     ("# only\n# comments", ""),
     ("# comment\n\nlamp", "lamp"),
+    ("half = lamp / 2\nlamp", "lamp"),
     ("\tif (a == b) {", "    if (a != b) {"),
     ("ababab", "aaaaab"),
     ("abc", "cadb"),
@@ -230,12 +231,12 @@ def random_pairs(draw):
     def texts(units, *sizes):
         return ["".join(draw.choices(units, k=draw.randint(*sizes))) for _ in range(2)]
 
-    for _ in range(60):
-        yield rouge_l, *texts([letter + end for letter in "abcdef" for end in (" ", " ", " ", ". ", ".")], 1, 60)
+    for size in [(1, 60)] * 20 + [(3, 10)] * 60:
+        yield rouge_l, *texts([letter + end for letter in "abcdef" for end in (" ", " ", " ", ". ", ".")], *size)
     for _ in range(40):
         yield code_similarity, *texts("abcdefgh (.)"[: draw.choice([2, 4, 12])], 1, 12)
-    for _ in range(12):  # difflib leaves out frequent characters from a length of 200 on
-        yield code_similarity, *texts("ab (" * 10 + string.ascii_letters + string.digits, 150, 300)
+    for _ in range(12):  # from a length of 200 on difflib starts no match at a frequent character
+        yield code_similarity, *texts([letter.join(" (") for letter in string.ascii_letters], 70, 90)
     for _ in range(30):
         words = [word + end for word in ("the", "A", "oar", "Lamp") for end in (" ", " ", "- ", "\u00b2 ", "\u0301 ")]
         yield token_f1, *texts(words, 1, 20)

@@ -37,11 +37,11 @@ Text code_points(const icu::UnicodeString& text) {
 
 Text code_points(std::string_view text) { return code_points(unicode(text)); }
 
-// Python's str.isspace, re's \d and \w, and string.punctuation.
+// Python's str.isspace, re's \d and \w (but for the underscore, a punctuation), and string.punctuation.
 bool is_space(char32_t point) { return u_isspace(static_cast<UChar32>(point)); }
 bool is_digit(char32_t point) { return u_isdigit(static_cast<UChar32>(point)); }
 bool is_word_character(char32_t point) {
-  return point == U'_' || (U_GET_GC_MASK(static_cast<UChar32>(point)) & (U_GC_L_MASK | U_GC_N_MASK)) != 0;
+  return (U_GET_GC_MASK(static_cast<UChar32>(point)) & (U_GC_L_MASK | U_GC_N_MASK)) != 0;
 }
 bool is_punctuation(char32_t point) {
   return point > U' ' && point < U'\x7f' && !u_isalnum(static_cast<UChar32>(point));
@@ -338,8 +338,8 @@ double classification(std::string_view prediction, std::string_view answer, std:
   }
   // LongBench removes from the list that it walks, and so never looks at the name after a removed one.
   for (std::size_t i = 0; i < named.size(); ++i) {
-    const std::string_view name = named[i];
-    if (name != answer && answer.find(name) != std::string_view::npos) named.erase(std::ranges::find(named, name));
+    if (named[i] == answer || answer.find(named[i]) == std::string_view::npos) continue;
+    named.erase(named.begin() + static_cast<std::ptrdiff_t>(i));
   }
   const bool right = std::ranges::find(named, answer) != named.end();
   return right ? 1 / static_cast<double>(named.size()) : 0;
