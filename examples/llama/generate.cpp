@@ -22,6 +22,7 @@
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/output_file.hpp"
+#include "examples/llama/report/report.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace {
@@ -40,7 +41,7 @@ struct Options {
   Sampling sampling;
   bool compare = false;
   Index repeats = 3;
-  std::string json, trace, logits;
+  std::string json, trace, logits, report;
 };
 
 double milliseconds_since(Clock::time_point start) {
@@ -66,6 +67,7 @@ struct Run {
   Index kv_bytes = 0;
   std::vector<float> logits;
   Json trace = Json::array();
+  std::vector<ActiveLayers> active_layers;  // of each step
 
   /// Time to generate the first `count` tokens.
   double ms(std::size_t count) const {
@@ -114,6 +116,7 @@ class Program {
         json_(open(options.json)),
         trace_(open(options.trace)),
         logits_(open(options.logits)),
+        page_(open(options.report)),
         model_(checkpoint, options.threads) {
     stop_ = model_.config().eos_ids;
     if (tokenizer != nullptr)
@@ -143,6 +146,13 @@ class Program {
     if (logits_) {
       logits_->commit({reinterpret_cast<const char*>(result.logits.data()), result.logits.size() * sizeof(float)});
     }
+    if (page_) {
+      std::vector<TokenId> tokens = prompt_;
+      tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+      page_->commit(report_page(
+          {.tokens = tokens, .tokenizer = tokenizer_, .layers = model_.config().layers, .steps = result.active_layers},
+          report));
+    }
   }
 
  private:
@@ -164,6 +174,7 @@ class Program {
     while (std::ssize(run.tokens) < options_.max_tokens) {
       const bool prefill = run.tokens.empty();
       Json active = Json::array();
+      ActiveLayers active_layers;
       std::vector<LayerStats> layers;
       decoder.observe_layers([&](const LayerPlan& plan) {
         if (prefill) {
@@ -172,6 +183,7 @@ class Program {
           layers.push_back({std::ssize(plan.keys()), plan.rows(), 0, std::ssize(plan.keys())});
         }
         if (!options_.trace.empty()) active.push_back(plan.keys());
+        if (!options_.report.empty()) record(plan, active_layers);
       });
       const Clock::time_point start = Clock::now();
       const std::span<const float> logits = decoder.step(next);
@@ -184,6 +196,7 @@ class Program {
       }
       if (!options_.logits.empty()) run.logits.insert(run.logits.end(), logits.begin(), logits.end());
       if (!options_.trace.empty()) run.trace.push_back({{"new_tokens", next.size()}, {"active", std::move(active)}});
+      run.active_layers.push_back(std::move(active_layers));
       if constexpr (is_lazy) {
         run.revived += decoder.stats().revived();
         run.aux_bytes_peak = std::max(run.aux_bytes_peak, decoder.stats().aux_bytes);
@@ -301,7 +314,7 @@ class Program {
   // What can be wrong with the options is found before the weights are loaded.
   Sampler sampler_;
   TokenPruner<AnyPolicy> pruner_;
-  std::optional<OutputFile> json_, trace_, logits_;
+  std::optional<OutputFile> json_, trace_, logits_, page_;
   Model<T> model_;
   std::vector<TokenId> stop_;
   Progress progress_;
@@ -406,6 +419,10 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_option("--trace", options.trace,
                  "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
+      ->type_name("FILE");
+  app.add_option("--report", options.report,
+                 "write a page for a browser to this file: the prompt's tokens by how deep each went and when it was "
+                 "revived, work per layer, times and memory; of the lazy run")
       ->type_name("FILE");
   app.add_option("--logits", options.logits,
                  "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
