@@ -1,0 +1,102 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "examples/llama/calibrate/search.hpp"
+#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/sampler.hpp"
+
+namespace lazyllm::llama {
+
+/// A prompt and what the dense run makes of it.
+struct Reference {
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> tokens;  ///< greedy, at least one; only the last may be one that ends a text
+  std::vector<float> logits;    ///< `[tokens x vocab]`, each row from before its token
+};
+
+/// Runs the prompt and up to `most` tokens after it, until one of `stop`. Throws what `DenseDecoder::step` throws, and
+/// `lazyllm::invalid_argument` if a logit is not finite.
+template <class T>
+Reference make_reference(DenseDecoder<T>& decoder, std::vector<TokenId> prompt, Index most,
+                         std::span<const TokenId> stop) {
+  Sampler greedy{Sampling{}};
+  Reference reference{std::move(prompt), {}, {}};
+  decoder.clear();
+  std::span<const float> logits = decoder.step(reference.prompt);
+  for (;;) {
+    reference.logits.insert(reference.logits.end(), logits.begin(), logits.end());
+    reference.tokens.push_back(greedy.draw(logits));
+    const bool stopped = std::ranges::find(stop, reference.tokens.back()) != stop.end();
+    if (stopped || std::ssize(reference.tokens) >= most) return reference;
+    logits = decoder.step({&reference.tokens.back(), 1});
+  }
+}
+
+/// KL(softmax(p) || softmax(q)) in nats; both `[vocab]`.
+inline double kl_divergence(std::span<const float> p, std::span<const float> q) {
+  const auto log_sum = [](std::span<const float> logits) {
+    const double highest = *std::ranges::max_element(logits);
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - highest);
+    return highest + std::log(sum);
+  };
+  const double p_sum = log_sum(p);
+  const double q_sum = log_sum(q);
+  double result = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_sum;
+    result += std::exp(log_p) * (log_p - (q[i] - q_sum));
+  }
+  return std::max(result, 0.0);  // rounding can fall below
+}
+
+/// Runs the prompt from an empty sequence on and feeds the dense run's tokens, whatever the pruned run would have
+/// chosen: so every position is compared after the same text.
+template <class T>
+Outcome agree(LazyDecoder<T>& decoder, const Reference& reference) {
+  Sampler greedy{Sampling{}};
+  const std::size_t vocab = reference.logits.size() / reference.tokens.size();
+  Outcome outcome{.positions = std::ssize(reference.tokens)};
+  decoder.clear();
+  std::span<const float> logits = decoder.step(reference.prompt);
+  for (std::size_t i = 0;; ++i) {
+    const bool match = greedy.draw(logits) == reference.tokens[i];
+    if (i == 0) outcome.first_match = match;
+    if (!match) ++outcome.mismatches;
+    outcome.kl += kl_divergence(std::span(reference.logits).subspan(i * vocab, vocab), logits);
+    if (i + 1 == reference.tokens.size()) return outcome;
+    logits = decoder.step({&reference.tokens[i], 1});
+  }
+}
+
+/// Floating-point operations of the prefill of `tokens` tokens as the decoders count them: two for each multiply-add of
+/// linear layers and attention; embedding, classifier and scoring are left out.
+inline double prefill_operations(const ModelConfig& config, Index tokens, const Preset& preset) {
+  const auto width = static_cast<double>(config.width);
+  const auto query_width = static_cast<double>(config.heads * config.head_width);
+  const double key_value = 4 * width * static_cast<double>(config.kv_heads * config.head_width);
+  const double query_and_output = 4 * width * query_width;
+  const double feed_forward = 6 * width * static_cast<double>(config.ffn_width);
+  const Index safe = std::min(tokens, preset.protect_first + preset.protect_last);
+  Index active = tokens;
+  double sum = 0;
+  for (Index layer = 0; layer < config.layers; ++layer) {
+    const auto rows = static_cast<double>(active);
+    sum += rows * key_value;
+    if (layer + 1 == config.layers) {  // only the last row goes on from there
+      sum += query_and_output + feed_forward + 4 * rows * query_width;
+      break;
+    }
+    sum += rows * query_and_output + 2 * rows * (rows + 1) * query_width;
+    if (const double* keep = preset.schedule.find(layer + 1)) active = std::max(keep_count(*keep, active), safe);
+    sum += static_cast<double>(active) * feed_forward;  // not of the rows that are pruned here
+  }
+  return sum;
+}
+
+}  // namespace lazyllm::llama

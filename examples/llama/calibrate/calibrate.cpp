@@ -1,0 +1,256 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/llama/calibrate/agreement.hpp"
+#include "examples/llama/calibrate/outcome_log.hpp"
+#include "examples/llama/calibrate/prompts.hpp"
+#include "examples/llama/calibrate/schedule_file.hpp"
+#include "examples/llama/calibrate/search.hpp"
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/command_line.hpp"
+#include "examples/llama/evaluate/filters.hpp"
+#include "examples/llama/evaluate/fingerprint.hpp"
+#include "examples/llama/evaluate/progress.hpp"
+#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/model.hpp"
+#include "examples/llama/output_file.hpp"
+#include "examples/llama/timing.hpp"
+#include "examples/llama/vocabulary.hpp"
+
+namespace {
+
+using namespace lazyllm;
+using namespace lazyllm::llama;
+
+/// The losses of the presets that are written, in percent.
+constexpr std::array percents = {1, 5, 10};
+
+struct Options {
+  std::string model, tokenizer, data, out;
+  Index prompts_limit = 16;
+  Index tokens = 8;
+  Index runs = 100;
+  std::string dtype = "f32";
+  int threads = 2;
+  bool resume = false;
+};
+
+/// The first prompts as token ids, cut in the middle where they and the answer do not fit the model.
+std::vector<std::vector<TokenId>> encode_prompts(const Options& options, const ModelConfig& config,
+                                                 const Tokenizer& tokenizer) {
+  const Index longest = std::min(config.context, config.sliding_window.value_or(config.context)) - options.tokens;
+  if (longest < 2) {
+    lazyllm::detail::fail("--tokens ", options.tokens, " is out of range 1 to ", longest + options.tokens - 2,
+                          ": what the model can run, less a prompt");
+  }
+  std::vector<std::string> texts = read_prompts(options.data);
+  texts.resize(std::min(texts.size(), static_cast<std::size_t>(options.prompts_limit)));
+  std::vector<std::vector<TokenId>> prompts;
+  for (const std::string& text : texts) prompts.push_back(cut_middle(tokenizer.encode(text, true), longest));
+  return prompts;
+}
+
+template <class T>
+class Program {
+ public:
+  Program(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+          std::vector<std::vector<TokenId>> prompts)
+      : options_(options),
+        out_(options.out),
+        model_(checkpoint, options.threads),
+        capacity_(std::ssize(*std::ranges::max_element(prompts, {}, [](const auto& p) { return p.size(); })) +
+                  options.tokens) {
+    const std::vector<TokenId> stop = stop_tokens(model_.config(), &tokenizer);
+    DenseDecoder<T> dense(model_, capacity_, options.threads);
+    ProgressBar progress(std::ssize(prompts));
+    for (auto& prompt : prompts) {
+      references_.push_back(make_reference(dense, std::move(prompt), options.tokens, stop));
+      progress.advance(false, "dense");
+    }
+  }
+
+  void run() {
+    OutcomeLog log(options_.out + ".log.jsonl", settings(), options_.resume);
+    const SearchResult found = search(log);
+    const auto name = std::filesystem::canonical(options_.model).filename().string();
+    std::vector<NamedPreset> presets;
+    for (std::size_t i = 0; i < percents.size(); ++i) {
+      presets.push_back({fmt::format("{}%", percents[i]), found.best[i], ttft_speedup(found.best[i].preset)});
+    }
+    const auto file = schedule_file(name, model_.config().layers, presets, found.front);
+    // Paths need not be UTF-8, but JSON must.
+    out_.commit(file.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    for (const NamedPreset& preset : presets) describe(preset);
+  }
+
+ private:
+  /// What outcomes depend on. The dense run's tokens stand for the model's weights, too.
+  nlohmann::json settings() const {
+    Fingerprint fingerprint;
+    for (const Reference& reference : references_) {
+      for (const auto* tokens : {&reference.prompt, &reference.tokens}) {
+        fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
+      }
+    }
+    return {{"model", options_.model},
+            {"dtype", options_.dtype},
+            {"prompts", references_.size()},
+            {"tokens", options_.tokens},
+            {"fingerprint", fingerprint.value()}};
+  }
+
+  double operations(const Preset& preset) const {
+    double sum = 0;
+    for (const Reference& reference : references_) {
+      sum += prefill_operations(model_.config(), std::ssize(reference.prompt), preset);
+    }
+    return sum;
+  }
+
+  SearchResult search(OutcomeLog& log) {
+    const Index most = options_.runs * std::ssize(references_);
+    ProgressBar progress(most);
+    std::string current;
+    std::optional<LazyDecoder<T>> decoder;
+    const double dense = operations({});
+    SearchProblem problem{
+        .layers = model_.config().layers,
+        .positions = {},
+        .ideal_speedup = [&](const Preset& preset) { return dense / operations(preset); },
+        .evaluate =
+            [&](const Preset& preset, Index prompt) {
+              const std::string text = preset.schedule.text() + "  " + preset.score.text();
+              const Outcome* const earlier = log.find(preset, prompt);
+              if (earlier != nullptr) {
+                progress.advance(true, text);
+                return *earlier;
+              }
+              if (const std::string key = nlohmann::json(preset).dump(); key != current) {
+                decoder.emplace(model_, capacity_, options_.threads, make_pruner(preset));
+                current = key;
+              }
+              const Outcome outcome = agree(*decoder, references_[static_cast<std::size_t>(prompt)]);
+              log.add(preset, prompt, outcome);
+              progress.advance(false, text);
+              return outcome;
+            },
+    };
+    for (const Reference& reference : references_) problem.positions.push_back(std::ssize(reference.tokens));
+    std::vector<double> losses;
+    for (const int percent : percents) losses.push_back(percent / 100.0);
+    return llama::search(problem, losses, most);
+  }
+
+  /// Dense and pruned prefill in turn, so that a machine whose speed drifts treats both alike; medians of each prompt,
+  /// of a few prompts.
+  double ttft_speedup(const Preset& preset) const {
+    if (preset.schedule.points().empty()) return 1;
+    constexpr Index repeats = 3;
+    const Index prompts = std::min<Index>(3, std::ssize(references_));
+    DenseDecoder<T> dense(model_, capacity_, options_.threads);
+    LazyDecoder<T> lazy(model_, capacity_, options_.threads, make_pruner(preset));
+    const auto prefill_ms = [](auto& decoder, const std::vector<TokenId>& prompt) {
+      decoder.clear();
+      const Clock::time_point start = Clock::now();
+      decoder.step(prompt);
+      return milliseconds_since(start);
+    };
+    double dense_ms = 0;
+    double lazy_ms = 0;
+    for (Index i = 0; i < prompts; ++i) {
+      const auto& prompt = references_[static_cast<std::size_t>(i * std::ssize(references_) / prompts)].prompt;
+      std::vector<double> dense_times, lazy_times;
+      for (Index repeat = 0; repeat < repeats; ++repeat) {
+        dense_times.push_back(prefill_ms(dense, prompt));
+        lazy_times.push_back(prefill_ms(lazy, prompt));
+      }
+      dense_ms += median(dense_times);
+      lazy_ms += median(lazy_times);
+    }
+    return dense_ms / lazy_ms;
+  }
+
+  static void describe(const NamedPreset& named) {
+    const auto& [preset, ideal, agreement] = named.candidate;
+    const std::string schedule = nlohmann::json(preset).at("schedule");
+    fmt::print("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule, preset.score.text(),
+               preset.protect_first, preset.protect_last);
+    fmt::print("     loss {:.2f} % of {} tokens, first tokens equal {:.1f} % of {}, KL {:.4f} nats\n",
+               100 * agreement.loss, agreement.tokens, 100 * agreement.first_token_match, agreement.prompts,
+               agreement.kl);
+    fmt::print("     TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup, ideal);
+  }
+
+  Options options_;
+  OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
+  Model<T> model_;
+  Index capacity_;
+  std::vector<Reference> references_;
+};
+
+void calibrate(const Options& options) {
+  const Checkpoint checkpoint(options.model);
+  const auto tokenizer = open_tokenizer_for(options.model, options.tokenizer, checkpoint.config());
+  auto prompts = encode_prompts(options, checkpoint.config(), *tokenizer);
+  if (options.dtype == "f32") {
+    Program<float>(options, checkpoint, *tokenizer, std::move(prompts)).run();
+  } else {
+    Program<Eigen::bfloat16>(options, checkpoint, *tokenizer, std::move(prompts)).run();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Finds schedules for dynamic token pruning (arXiv 2407.14057) that are fast and agree with dense inference, and "
+      "writes presets for losses of 1 %, 5 % and 10 %. The loss is the share of the dense run's greedy tokens that the "
+      "pruned run would not have chosen after the same text.",
+      "lazyllm-calibrate");
+  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")
+      ->required()
+      ->type_name("PATH");
+  app.add_option("--tokenizer", options.tokenizer,
+                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
+      ->type_name("PATH");
+  app.add_option("--data", options.data,
+                 "prompts: JSON lines with a prompt (*.jsonl), a text file that is one prompt, or a folder of both; "
+                 "longer ones than the model can run lose their middle")
+      ->required()
+      ->type_name("PATH");
+  app.add_option("--out", options.out,
+                 "schedule file to write; FILE.log.jsonl beside it keeps what is done, see --resume")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn")
+      ->check(at_least(1))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--tokens", options.tokens, "tokens after each prompt to compare, fewer where the text ends")
+      ->check(at_least(1))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--runs", options.runs, "passes over all prompts at most; a pass that fails early counts in part")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "threads to compute with")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--resume", options.resume, "go on with the search that FILE.log.jsonl holds");
+  return run_program(app, argc, argv, [&] { calibrate(options); });
+}
