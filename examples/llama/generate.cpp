@@ -127,9 +127,13 @@ class Program {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
     LazyDecoder<T> lazy(model_, capacity, options_.threads, pruner_);
 
-    Json report = {{"model", options_.model},         {"dtype", options_.dtype},
-                   {"threads", options_.threads},     {"schedule", options_.pruning.schedule},
-                   {"score", pruner_.score().text()}, {"prompt_tokens", prompt_.size()}};
+    Json report = {{"model", options_.model},           {"dtype", options_.dtype},
+                   {"threads", options_.threads},       {"schedule", options_.pruning.schedule},
+                   {"score", pruner_.score().text()},   {"prompt_tokens", prompt_.size()},
+                   {"max_tokens", options_.max_tokens}, {"temperature", options_.sampling.temperature},
+                   {"top_p", options_.sampling.top_p},  {"seed", options_.sampling.seed}};
+    if (options_.pruning.protect_first) report["protect_first"] = *options_.pruning.protect_first;
+    if (options_.pruning.protect_last) report["protect_last"] = *options_.pruning.protect_last;
     Run result;
     if (options_.compare) {
       DenseDecoder<T> dense(model_, capacity, options_.threads);
