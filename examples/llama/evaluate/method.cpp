@@ -40,9 +40,9 @@ MethodOptions resolve(MethodOptions options, Index layers) {
   pruning.protect_first = pruning.protect_first.value_or(preset.protect_first);
   pruning.protect_last = pruning.protect_last.value_or(preset.protect_last);
   if (options.method == Method::static_pruning && !pruning.schedule.starts_with("static@")) {
-    if (pruning.schedule == "paper" || pruning.schedule == "dense") {
-      detail::fail("--method static needs --schedule LAYER:KEEP, for example 3:0.5; '", pruning.schedule,
-                   "' does not prune once");
+    if (pruning.schedule == "paper" || pruning.schedule == "dense" || pruning.schedule.find('@') != std::string::npos) {
+      detail::fail("--method static needs --schedule LAYER:KEEP,... or a preset, for example 3:0.5, not '",
+                   pruning.schedule, "'");
     }
     pruning.schedule = "static@" + pruning.schedule;
   }
