@@ -1,0 +1,105 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "examples/llama/calibrate/outcome_log.hpp"
+#include "tests/examples/llama/tokenizer/support.hpp"
+
+using namespace lazyllm;
+using namespace lazyllm::llama;
+using Json = nlohmann::json;
+
+namespace {
+
+const Json settings = {{"model", "m"}, {"tokens", 8}};
+const Preset cut{.schedule = {{3, 0.1}}, .score = AttentionScore::parse("mean:8"), .protect_first = 4};
+
+std::string resume_error(const test::TemporaryFolder& folder, const std::string& content) {
+  const auto path = folder.write("log", content);
+  try {
+    OutcomeLog(path, settings, true);
+  } catch (const std::exception& error) {
+    CHECK(test::read(path) == content);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("log: what was written is found again, digit for digit, and only for its preset and prompt") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "log";
+  {
+    OutcomeLog log(path, settings, false);
+    CHECK(log.find(cut, 0) == nullptr);
+    log.add(cut, 0, {8, 2, false, 0.1});
+    log.add(cut, 1, {7, 0, true, 1.0 / 3});
+    log.add({}, 0, {8, 0, true, 0});
+    REQUIRE(log.find(cut, 1) != nullptr);
+  }
+  OutcomeLog log(path, settings, true);
+  REQUIRE(log.find(cut, 0) != nullptr);
+  CHECK(log.find(cut, 0)->mismatches == 2);
+  CHECK_FALSE(log.find(cut, 0)->first_match);
+  REQUIRE(log.find(cut, 1) != nullptr);
+  CHECK(log.find(cut, 1)->positions == 7);
+  CHECK(log.find(cut, 1)->first_match);
+  CHECK(log.find(cut, 1)->kl == 1.0 / 3);
+  CHECK(log.find({}, 0) != nullptr);
+  CHECK(log.find({}, 1) == nullptr);
+  CHECK(log.find(cut, 2) == nullptr);
+
+  OutcomeLog anew(path, settings, false);
+  CHECK(anew.find(cut, 0) == nullptr);
+}
+
+TEST_CASE("log: cut off anywhere, it goes on after the last whole line") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "log";
+  {
+    OutcomeLog log(path, settings, false);
+    log.add(cut, 0, {8, 2, false, 0.1});
+    log.add(cut, 1, {8, 1, false, 0.2});
+  }
+  const std::string whole = test::read(path);
+  for (std::size_t size = 0; size <= whole.size(); ++size) {
+    folder.write("log", whole.substr(0, size));
+    OutcomeLog log(path, settings, true);
+    if (log.find(cut, 0) == nullptr) log.add(cut, 0, {8, 2, false, 0.1});
+    if (log.find(cut, 1) == nullptr) log.add(cut, 1, {8, 1, false, 0.2});
+    CHECK(test::read(path) == whole);
+  }
+}
+
+TEST_CASE("log: other settings and damaged files are refused and stay as they were") {
+  const test::TemporaryFolder folder;
+  const std::string head = Json{{"settings", settings}}.dump() + "\n";
+  const std::string line =
+      R"({"preset":{"schedule":"3:0.1"},"prompt":0,"positions":8,"mismatches":1,"first_match":true,"kl":0.5})";
+  const auto replaced = [&](const std::string& part, const std::string& by) {
+    std::string text = line;
+    return head + text.replace(text.find(part), part.size(), by) + "\n";
+  };
+  CHECK(resume_error(folder, head + line + "\n") == "nothing was thrown");
+  CHECK(resume_error(folder, R"({"settings":{"model":"m","tokens":9}})"
+                             "\n")
+            .find("other settings") != std::string::npos);
+  CHECK(resume_error(folder, "{}\n").find("log:1 does not hold") != std::string::npos);
+  CHECK(resume_error(folder, "text\n").find("log:1") != std::string::npos);
+  CHECK(resume_error(folder, head + "\n").find("log:2") != std::string::npos);
+  CHECK(resume_error(folder, head + "[]\n").find("log:2") != std::string::npos);
+  CHECK(resume_error(folder, replaced("3:0.1", "3:1.1")).find("keep 1.1") != std::string::npos);
+  CHECK(resume_error(folder, replaced("\"prompt\":0", "\"prompt\":\"0\"")).find("log:2") != std::string::npos);
+  CHECK(resume_error(folder, replaced("\"kl\":0.5", "\"kl\":null")).find("log:2") != std::string::npos);
+  CHECK(resume_error(folder, replaced("\"mismatches\":1", "\"mismatches\":9")).find("9 mismatches at 8") !=
+        std::string::npos);
+  CHECK(resume_error(folder, replaced("\"mismatches\":1", "\"mismatches\":-1")).find("-1 mismatches") !=
+        std::string::npos);
+  CHECK_THROWS_WITH_AS(OutcomeLog(folder.path(), settings, true), doctest::Contains("not a regular file"),
+                       invalid_argument);
+  CHECK_THROWS_WITH_AS(OutcomeLog(folder.path() / "none" / "log", settings, false),
+                       doctest::Contains("cannot be written"), invalid_argument);
+}

@@ -1,0 +1,44 @@
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "examples/llama/calibrate/prompts.hpp"
+#include "lazyllm/error.hpp"
+#include "tests/examples/llama/files.hpp"
+
+using namespace lazyllm::llama;
+using Texts = std::vector<std::string>;
+
+TEST_CASE("prompts: lines, texts, and folders of both in turn") {
+  const test::TemporaryFolder folder;
+  const auto lines =
+      folder.write("b.jsonl", "{\"prompt\": \"b1\", \"answers\": [\"x\"]}\n \r\n{\"prompt\": \"b\\n2\"}");
+  CHECK(read_prompts(lines) == Texts{"b1", "b\n2"});
+  const auto text = folder.write("c.txt", "c\n1\n");
+  CHECK(read_prompts(text) == Texts{"c\n1\n"});
+  folder.write("a.jsonl", "{\"prompt\": \"a1\"}\n{\"prompt\": \"a2\"}\n{\"prompt\": \"a3\"}\n");
+  folder.write("d.md", "not a prompt");
+  CHECK(read_prompts(folder.path()) == Texts{"a1", "b1", "c\n1\n", "a2", "b\n2", "a3"});
+}
+
+TEST_CASE("prompts: what cannot be used is refused by file and line") {
+  const test::TemporaryFolder folder;
+  const auto error = [&](const std::string& content, const std::string& name = "p.jsonl") -> std::string {
+    try {
+      read_prompts(folder.write(name, content));
+    } catch (const std::exception& caught) {
+      return caught.what();
+    }
+    return "nothing was thrown";
+  };
+  CHECK(error("").find("holds no prompt") != std::string::npos);
+  CHECK(error("", "p.txt").find("p.txt: the prompt is empty") != std::string::npos);
+  CHECK(error("{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n").find("p.jsonl:2: the prompt is empty") != std::string::npos);
+  CHECK(error("{\"prompt\": 3}\n").find("p.jsonl:1: there is no text prompt") != std::string::npos);
+  CHECK(error("[\"prompt\"]\n").find("p.jsonl:1: there is no text prompt") != std::string::npos);
+  CHECK(error("{\"prompt\": \"a\"\n").find("p.jsonl:1: not valid JSON") != std::string::npos);
+  CHECK_THROWS_AS(read_prompts(folder.path() / "none.txt"), lazyllm::invalid_argument);
+  CHECK_THROWS_AS(read_prompts(folder.path() / "none.jsonl"), lazyllm::invalid_argument);
+  CHECK_THROWS_AS(read_prompts(test::TemporaryFolder().path()), lazyllm::invalid_argument);
+}
