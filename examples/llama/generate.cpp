@@ -3,9 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -23,13 +21,14 @@
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/output_file.hpp"
 #include "examples/llama/report/report.hpp"
+#include "examples/llama/timing.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
+#include "examples/llama/vocabulary.hpp"
 
 namespace {
 
 using namespace lazyllm;
 using namespace lazyllm::llama;
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Options {
@@ -43,16 +42,6 @@ struct Options {
   Index repeats = 3;
   std::string json, trace, logits, report;
 };
-
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 /// One generation, dense or lazy.
 struct Run {
@@ -117,11 +106,8 @@ class Program {
         trace_(open(options.trace)),
         logits_(open(options.logits)),
         page_(open(options.report)),
-        model_(checkpoint, options.threads) {
-    stop_ = model_.config().eos_ids;
-    if (tokenizer != nullptr)
-      stop_.insert(stop_.end(), tokenizer->stop_tokens().begin(), tokenizer->stop_tokens().end());
-  }
+        model_(checkpoint, options.threads),
+        stop_(stop_tokens(model_.config(), tokenizer)) {}
 
   void run() {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
@@ -354,11 +340,7 @@ void generate(const Options& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<TokenId> prompt;
   if (options.token_ids.empty() || !options.tokenizer.empty()) {
-    if (options.tokenizer.empty() && !std::filesystem::is_directory(options.model)) {
-      lazyllm::detail::fail("--tokenizer is needed with the model file ", options.model);
-    }
-    tokenizer =
-        open_tokenizer(options.tokenizer.empty() ? options.model : options.tokenizer, checkpoint.config().vocab);
+    tokenizer = open_tokenizer_for(options.model, options.tokenizer, checkpoint.config());
   }
   if (!options.token_ids.empty()) {
     prompt = read_token_ids(options.token_ids, checkpoint.config().vocab);
