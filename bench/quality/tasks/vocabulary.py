@@ -115,6 +115,18 @@ USED = FIRST_WORD + len(WORDS)
 VOCABULARY = -(-USED // 64) * 64
 
 
+def classes():
+    """Token ids of the pools of words, and of those among them that questions ask about."""
+    keys = [LAST_NAMES, NOUNS, IDENTIFIERS]
+    others = [FIRST_NAMES, TOWNS, ADJECTIVES, JOBS, PREFIXES, ORDINALS, COUNTS, ACTIONS, LABELS, FILLER_SUBJECTS,
+              FILLER_VERBS, FILLER_PLACES, FILLER_OBJECTS, FILLER_ADVERBS, NUMBERS]
+
+    def ids(pool):
+        return [_ids[form] for word in pool for form in (" " + word, word) if form in _ids]
+
+    return [ids(pool) for pool in keys + others], [ids(pool) for pool in keys]
+
+
 def encode(text):
     """Token ids of `text`, without BOS."""
     ids = []

@@ -78,10 +78,15 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
         self.norm = nn.Parameter(torch.ones(c.width))
 
-    def initialize(self, seed):
-        """Random weights, but for heads that small models otherwise take most of their training to find: heads of
-        layer 0 that look at the token before (or two before), and heads of layers 2 and 3 that look for the token
-        whose predecessor is the present one, and copy it (induction heads, arXiv 2209.11895)."""
+    def initialize(self, seed, classes, keys):
+        """Random weights, but for what small models otherwise take most of their training to find.
+
+        Words of one class (`classes`, lists of token ids) have embeddings with something in common, and those of the
+        classes in `keys`, that name what a text is about, have more. Heads of layer 0 look at the token before. Heads
+        of layer 1 look at the nearest word of `keys`. Heads of layers 2 and 3 look for the token whose predecessor is
+        the present one, and copy it (induction heads, arXiv 2209.11895); heads of layers 4 and 5 do so for tokens with
+        the same nearest word of `keys`.
+        """
         c, width = self.c, self.c.head_width
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -90,35 +95,46 @@ class Llama(nn.Module):
                     p.zero_()
                 elif p.ndim == 2:
                     p.normal_(0, 1 / math.sqrt(c.width), generator=generator)
-            # Every embedding has the same share along one direction, so that heads can attend by position alone.
             basis = torch.linalg.qr(torch.randn(c.width, c.width, generator=generator))[0].T
-            common, content, place = basis[0], basis[1:1 + width], basis[1 + width:1 + 2 * width]
-            self.embedding -= torch.outer(self.embedding @ common, common)
+            common, key = basis[0], basis[1]
+            content, before, topic = basis[2:2 + width], basis[2 + width:2 + 2 * width], basis[2 + 2 * width:2 + 3 * width]
+            self.embedding -= self.embedding @ basis[:2].T @ basis[:2]
             self.embedding += 0.7 * common
+            for ids in classes:
+                direction = torch.randn(c.width, generator=generator)
+                direction -= basis[:2].T @ (basis[:2] @ direction)
+                self.embedding[ids] += 0.5 * direction / direction.norm()
+            for ids in keys:
+                self.embedding[ids] += 0.7 * key
             half, groups = width // 2, c.heads // c.key_heads
             frequency = c.rope_theta ** (-torch.arange(half) / half)
-            near = (torch.arange(half) < 6).float() * 1.6
-            queries, keys = c.heads * width, (c.heads + c.key_heads) * width
-            first = self.layers[0]
-            for head in range(groups):
-                angle = frequency * (head + 1)
-                query = torch.cat([near * torch.cos(angle), -near * torch.sin(angle)])
-                first.qkv[head * width:(head + 1) * width] = torch.outer(query, common)
-                first.out[:, head * width:(head + 1) * width] = 0.2 * (1 - head) * place.T
-            first.qkv[queries:queries + width] = torch.outer(torch.cat([near, torch.zeros(half)]), common)
-            first.qkv[keys:keys + width] = content
+            fast, zero = (torch.arange(half) < half // 2).float(), torch.zeros(half)
             # Only the slowly turning half of a head's width compares contents, whatever the distance.
-            slow = torch.cat([torch.arange(half) >= half // 2] * 2).float()[:, None] * 2.5
-            for number, layer in enumerate(self.layers[2:4]):
-                for head in range(c.heads):
-                    layer.qkv[head * width:(head + 1) * width] = slow * content
-                for head in range(c.key_heads):
-                    layer.qkv[queries + head * width:queries + (head + 1) * width] = slow * place
-                    slice = basis[(number * c.key_heads + head) * width:][:width]
-                    layer.qkv[keys + head * width:keys + (head + 1) * width] = slice
-                    for query in range(groups):
-                        at = (head * groups + query) * width
-                        layer.out[:, at:at + width] = 0.4 * slice.T
+            slow = torch.cat([1 - fast] * 2)[:, None]
+
+            def head(layer, number, query, its_key, value, into, scale):
+                """Sets the heads of key head `number`."""
+                rows = slice((c.heads + number) * width, (c.heads + number + 1) * width)
+                layer.qkv[rows] = its_key
+                layer.qkv[rows.start + c.key_heads * width:rows.stop + c.key_heads * width] = value
+                for at in range(number * groups * width, (number + 1) * groups * width, width):
+                    layer.qkv[at:at + width] = query
+                    layer.out[:, at:at + width] = scale / groups * into.T
+
+            near = fast * (torch.arange(half) < 6) * 1.6
+            head(self.layers[0], 0, torch.outer(torch.cat([near * torch.cos(frequency), -near * torch.sin(frequency)]),
+                                                common), torch.outer(torch.cat([near, zero]), common), content, before, 0.2)
+            recent = torch.cat([fast * (torch.arange(half) > 0) * 1.0, zero])
+            sign = torch.cat([zero, zero])
+            sign[-1] = 3.0
+            head(self.layers[1], 0, torch.outer(recent + sign, common),
+                 torch.outer(recent, common) + torch.outer(sign, key), content, topic, 0.4)
+            slices = [basis[i * width:(i + 1) * width] for i in range(c.width // width)]
+            for i, piece in enumerate(slices):
+                head(self.layers[2 + i // c.key_heads], i % c.key_heads, 3.0 * slow * content, 3.0 * slow * before, piece,
+                     piece, 0.8)
+                head(self.layers[4 + i // c.key_heads], i % c.key_heads, 2.5 * slow * topic, 2.5 * slow * topic, piece,
+                     piece, 0.4)
             for layer in self.layers:
                 layer.qkv += 0.02 * torch.randn(layer.qkv.shape, generator=generator)
 
