@@ -11,10 +11,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/command_line.hpp"
+#include "examples/llama/generation.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/model.hpp"
 #include "examples/llama/model/pruning_options.hpp"
@@ -158,52 +160,42 @@ class Program {
     Run run;
     run.kv_bytes = decoder.kv_bytes();
     Sampler sampler = sampler_;
-    TextStream text;
-    std::vector<TokenId> next = prompt_;
     const double before = decoder.operations();
-    while (std::ssize(run.tokens) < options_.max_tokens) {
+    Json active = Json::array();
+    ActiveLayers active_layers;
+    decoder.observe_layers([&](const LayerPlan& plan) {
+      if (run.tokens.empty()) {
+        progress_.show(plan);
+        auto& layers = run.prefill_layers;
+        if (!layers.empty()) layers.back().kept = std::ssize(plan.keys());
+        layers.push_back({std::ssize(plan.keys()), plan.rows(), 0, std::ssize(plan.keys())});
+      }
+      if (!options_.trace.empty()) active.push_back(plan.keys());
+      if (!options_.report.empty()) record(plan, active_layers);
+    });
+    const auto draw = [&](std::span<const float> logits) { return sampler.draw(logits); };
+    const auto keep = [&](const GeneratedStep& step) {
       const bool prefill = run.tokens.empty();
-      Json active = Json::array();
-      ActiveLayers active_layers;
-      std::vector<LayerStats> layers;
-      decoder.observe_layers([&](const LayerPlan& plan) {
-        if (prefill) {
-          progress_.show(plan);
-          if (!layers.empty()) layers.back().kept = std::ssize(plan.keys());
-          layers.push_back({std::ssize(plan.keys()), plan.rows(), 0, std::ssize(plan.keys())});
-        }
-        if (!options_.trace.empty()) active.push_back(plan.keys());
-        if (!options_.report.empty()) record(plan, active_layers);
-      });
-      const Clock::time_point start = Clock::now();
-      const std::span<const float> logits = decoder.step(next);
-      const TokenId token = sampler.draw(logits);
-      run.step_ms.push_back(milliseconds_since(start));
       if (prefill) {
         progress_.clear();
-        run.prefill_layers = layers;
         run.prefill_operations = decoder.operations() - before;
       }
-      if (!options_.logits.empty()) run.logits.insert(run.logits.end(), logits.begin(), logits.end());
-      if (!options_.trace.empty()) run.trace.push_back({{"new_tokens", next.size()}, {"active", std::move(active)}});
-      run.active_layers.push_back(std::move(active_layers));
+      run.step_ms.push_back(step.ms);
+      run.tokens.push_back(step.token);
+      if (!options_.logits.empty()) run.logits.insert(run.logits.end(), step.logits.begin(), step.logits.end());
+      if (!options_.trace.empty()) {
+        run.trace.push_back(
+            {{"new_tokens", prefill ? prompt_.size() : 1}, {"active", std::exchange(active, Json::array())}});
+      }
+      run.active_layers.push_back(std::exchange(active_layers, {}));
       if constexpr (is_lazy) {
         run.revived += decoder.stats().revived();
         run.aux_bytes_peak = std::max(run.aux_bytes_peak, decoder.stats().aux_bytes);
       }
-      if (tokenizer_ == nullptr && stream) print(fmt::format("{} ", token));
-      if (std::ranges::find(stop_, token) != stop_.end()) {
-        run.tokens.push_back(token);
-        break;
-      }
-      if (tokenizer_ != nullptr) {
-        emit(run, text.push(tokenizer_->decode(run.tokens.empty() ? prompt_.back() : run.tokens.back(), token)),
-             stream);
-      }
-      run.tokens.push_back(token);
-      next = {token};
-    }
-    emit(run, text.flush(), stream);
+      if (tokenizer_ == nullptr && stream) print(fmt::format("{} ", step.token));
+      emit(run, step.text, stream);
+    };
+    emit(run, generate_tokens(decoder, prompt_, options_.max_tokens, stop_, tokenizer_, draw, keep), stream);
     decoder.observe_layers(nullptr);
     if constexpr (is_lazy) run.prompt_computed_percent = decoder.sequence().computed_percent(std::ssize(prompt_));
     return run;

@@ -12,6 +12,7 @@
 
 #include "examples/llama/evaluate/filters.hpp"
 #include "examples/llama/evaluate/method.hpp"
+#include "examples/llama/generation.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/model.hpp"
@@ -122,16 +123,14 @@ class Answerer {
   Answer generate(Decoder& decoder, const Question& question, const std::vector<TokenId>& prompt) {
     constexpr bool is_lazy = std::is_same_v<Decoder, LazyDecoder<T>>;
     Answer answer;
-    TextStream stream;
-    std::vector<TokenId> next = prompt;
-    TokenId previous = prompt.back();
     const double before = decoder.operations();
-    while (std::ssize(answer.step_ms) < question.max_tokens) {
-      const bool first = answer.step_ms.empty();
-      const Clock::time_point start = Clock::now();
-      const TokenId token = likeliest(decoder.step(next), question, first);
-      answer.step_ms.push_back(milliseconds_since(start));
-      if (first) answer.prefill_operations = decoder.operations() - before;
+    const auto draw = [&](std::span<const float> logits) {
+      return likeliest(logits, question, answer.step_ms.empty());
+    };
+    const auto measure = [&](const GeneratedStep& step) {
+      if (answer.step_ms.empty()) answer.prefill_operations = decoder.operations() - before;
+      answer.step_ms.push_back(step.ms);
+      answer.text += step.text;
       Index filled = kv_bytes(decoder.length());
       Index parked = 0;
       if constexpr (is_lazy) {
@@ -141,12 +140,8 @@ class Answerer {
       }
       answer.reserved_bytes = std::max(answer.reserved_bytes, kv_bytes(decoder.length()) + parked);
       answer.filled_bytes = std::max(answer.filled_bytes, filled + parked);
-      if (std::ranges::find(question.stop, token) != question.stop.end()) break;
-      answer.text += stream.push(tokenizer_.decode(previous, token));
-      previous = token;
-      next = {token};
-    }
-    answer.text += stream.flush();
+    };
+    answer.text += generate_tokens(decoder, prompt, question.max_tokens, question.stop, &tokenizer_, draw, measure);
     if constexpr (is_lazy) answer.computed_percent = decoder.sequence().computed_percent(std::ssize(prompt));
     return answer;
   }
