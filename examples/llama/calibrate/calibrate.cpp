@@ -36,9 +36,9 @@ constexpr std::array percents = {1, 5, 10};
 
 struct Options {
   std::string model, tokenizer, data, out;
-  Index prompts_limit = 16;
+  Index prompts_limit = 32;
   Index tokens = 8;
-  Index runs = 100;
+  Index runs = 60;
   std::string dtype = "f32";
   int threads = 2;
   bool resume = false;

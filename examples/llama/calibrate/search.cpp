@@ -90,6 +90,12 @@ class Search {
       // The first climb starts from nothing and needs most; each later one starts where the last has ended.
       reserve_ = i + 1 < losses.size() ? left_ / 2 : 0;
       climb(best, losses[i]);
+      // Other scorers may do the same with fewer losses.
+      for (const Setting& setting : settings_) {
+        State same = best;
+        same.setting = setting;
+        if (problem_.ideal_speedup(same.preset()) * least_gain >= best.speedup) trial(same.preset(), losses[i]);
+      }
     }
     return result(losses);
   }
@@ -287,7 +293,15 @@ class Search {
       const auto over = std::ranges::find_if(
           result.front, [loss](const Candidate& candidate) { return candidate.agreement.loss > loss + 1e-12; });
       // Even keeping everything may lose tokens where rounding decides between two that are equally likely.
-      result.best.push_back(over == result.front.begin() ? result.front.front() : *std::prev(over));
+      const Candidate& fastest = over == result.front.begin() ? *over : *std::prev(over);
+      const auto better = [&fastest](const Candidate& a, const Candidate& b) {
+        const auto rank = [&fastest](const Candidate& candidate) {
+          const bool slower = candidate.ideal_speedup * least_gain < fastest.ideal_speedup;
+          return std::tuple(slower, candidate.agreement.loss, candidate.agreement.kl);
+        };
+        return rank(a) < rank(b);
+      };
+      result.best.push_back(*std::ranges::min_element(done, better));
     }
     return result;
   }

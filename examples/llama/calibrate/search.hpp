@@ -49,7 +49,8 @@ struct SearchProblem {
 };
 
 struct SearchResult {
-  /// For each loss asked for the fastest within it; the one that loses least where even that is more.
+  /// For each loss asked for the fastest within it, or, of several that are about as fast, the one that agrees best.
+  /// Where even keeping everything loses more, that.
   std::vector<Candidate> best;
   std::vector<Candidate> front;  ///< ascending speed and loss: nothing that was found is faster at the same loss
 };
