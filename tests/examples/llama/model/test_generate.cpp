@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -281,6 +282,28 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
     CHECK(pinned[s].at("active")[2].size() == 10 + s);  // the ten of the prompt and all that were generated
     CHECK(revived[s].at("active")[2].size() == (40 + s + 3) / 4);
   }
+}
+
+TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win over it") {
+  const test::Program program;
+  const std::string path = program.write("schedules.json", R"({"format": 1, "layers": 4, "default": "5%", "presets": {
+      "5%": {"schedule": "1:0.25,3:0.5", "score": "mean:8", "protect_first": 3, "protect_last": 4},
+      "10%": {"schedule": "1:0.1"}}})");
+  const std::string file = fmt::format("@{}", path);
+  const auto logits = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--logits", program.path("logits"), "--max-tokens", "4"});
+    CHECK(program.run_ids(arguments).status == 0);
+    return test::read(program.path("logits"));
+  };
+  const std::string preset = logits({"--schedule", file});
+  CHECK(preset ==
+        logits({"--schedule", "1:0.25,3:0.5", "--score", "mean:8", "--protect-first", "3", "--protect-last", "4"}));
+  CHECK(preset != logits({"--schedule", file, "--score", "last"}));
+  CHECK(logits({"--schedule", file + "#10%"}) == logits({"--schedule", "1:0.1"}));
+  CHECK(report({"--schedule", file}).at("score") == "mean:8");
+  const auto missing = program.run_ids({"--schedule", file + "#2%"});
+  CHECK(missing.status == 1);
+  CHECK(missing.err.find("no preset \"2%\"; there are \"10%\", \"5%\"") != std::string::npos);
 }
 
 TEST_CASE("--threads does not change what is generated") {
