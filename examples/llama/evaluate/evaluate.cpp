@@ -72,13 +72,21 @@ Json settings(const Options& options, const MethodOptions& method, Index context
   return json;
 }
 
+void print(const BadLine& line) { fmt::print(stderr, "{}: {}\n", line.place, line.reason); }
+
+/// The model of `--compressor`, if there is one of its own.
 template <class T>
-std::optional<Model<T>> load_compressor(const MethodOptions& method, const ModelConfig& config, int threads) {
+std::optional<Model<T>> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
+                                        int threads) {
   if (method.method != Method::compress || method.compressor.empty()) return std::nullopt;
   const Checkpoint checkpoint(method.compressor);
   if (checkpoint.config().vocab != config.vocab) {
     lazyllm::detail::fail("the compressor ", method.compressor, " has a vocabulary of ", checkpoint.config().vocab,
                           " tokens, the model one of ", config.vocab, ": they need the same tokenizer");
+  }
+  if (const Index longest = usable_context(checkpoint.config(), std::nullopt); longest < context) {
+    lazyllm::detail::fail("the compressor ", method.compressor, " has a context of ", longest,
+                          " tokens: --context must not be above it, and is ", context);
   }
   return std::optional<Model<T>>(std::in_place, checkpoint, threads);
 }
@@ -89,7 +97,7 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
                                        Data& data, ResumeFile* resume) {
   const Model<T> model(checkpoint, options.threads);
-  const std::optional<Model<T>> compressor = load_compressor<T>(method, model.config(), options.threads);
+  const auto compressor = load_compressor<T>(method, model.config(), context, options.threads);
   Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.threads);
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
@@ -97,19 +105,16 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
   for (const Item& item : data.items) {
     const bool timed = ++seen[item.dataset] <= options.speed_items;
     const ItemResult* earlier = resume == nullptr ? nullptr : resume->find(item);
-    if (earlier != nullptr) {
-      results.push_back(*earlier);
-    } else {
-      try {
-        results.push_back(evaluator.evaluate(item, timed ? options.repeats : 0));
-      } catch (const lazyllm::invalid_argument& error) {
-        progress.clear();
-        fmt::print(stderr, "{}: {}\n", item.place, plain_message(error));
-        data.bad_lines.push_back({item.place, std::string(plain_message(error))});
-        continue;
-      }
-      if (resume != nullptr) resume->append(results.back());
+    try {
+      results.push_back(earlier != nullptr ? *earlier : evaluator.evaluate(item, timed ? options.repeats : 0));
+    } catch (const lazyllm::invalid_argument& error) {
+      progress.clear();
+      data.bad_lines.push_back({item.place, std::string(plain_message(error))});
+      print(data.bad_lines.back());
+      progress.advance(false, item.dataset);
+      continue;
     }
+    if (resume != nullptr && earlier == nullptr) resume->append(results.back());
     progress.advance(earlier != nullptr, item.dataset);
   }
   return results;
@@ -127,7 +132,7 @@ void evaluate(Options options) {
   if (!options.json.empty()) output.emplace(options.json);
 
   Data data = read_data(options.data);
-  for (const BadLine& line : data.bad_lines) fmt::print(stderr, "{}: {}\n", line.place, line.reason);
+  for (const BadLine& line : data.bad_lines) print(line);
   if (data.items.empty()) {
     lazyllm::detail::fail("the data ", options.data.data.string(), " holds no item that can be evaluated");
   }

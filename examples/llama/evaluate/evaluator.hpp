@@ -46,6 +46,12 @@ class Evaluator {
       const Answer answer = answerer_.answer(question, seed(run));
       result.runs.push_back(describe(item, question, answer));
     }
+    if (repeats > 0) {
+      // The method has run by now; dense, too, shall find its buffers grown and its kernels ready.
+      Question prefill = question;
+      prefill.max_tokens = 1;
+      answerer_.dense(prefill);
+    }
     for (Index repeat = 0; repeat < repeats; ++repeat) {
       const Answer dense = answerer_.dense(question);
       const Answer answer = options_.method == Method::dense ? dense : answerer_.answer(question, seed(0));

@@ -24,14 +24,19 @@ std::string progress_text(Index done, Index earlier, Index total, double seconds
   return fmt::format("[{:<{}}] {}/{}  ETA {}", std::string(filled, '='), width, done, total, left);
 }
 
-ProgressBar::ProgressBar(Index total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressBar::ProgressBar(Index total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) { show(""); }
 
 void ProgressBar::advance(bool earlier, const std::string& dataset) {
   ++done_;
   if (earlier) ++earlier_;
+  show(dataset);
+}
+
+void ProgressBar::show(const std::string& dataset) {
   if (!terminal_) return;
   fmt::print(stderr, "\r\033[K{}  {}", progress_text(done_, earlier_, total_, milliseconds_since(start_) / 1000),
              dataset);
+  std::fflush(stderr);
   shown_ = true;
 }
 

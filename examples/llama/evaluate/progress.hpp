@@ -17,18 +17,21 @@ std::string progress_text(Index done, Index earlier, Index total, double seconds
 /// A bar on the terminal with the time that is left; nothing where stderr is no terminal.
 class ProgressBar {
  public:
+  /// Shows an empty bar for `total` items.
   explicit ProgressBar(Index total);
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
 
-  /// One more item is finished; `earlier`: it was so before this start.
+  /// One more item is done with; `earlier`: it was so before this start. `dataset` is its own.
   void advance(bool earlier, const std::string& dataset);
 
   /// Makes room for a message.
   void clear();
 
  private:
+  void show(const std::string& dataset);
+
   Clock::time_point start_ = Clock::now();
   Index total_;
   Index done_ = 0;

@@ -158,6 +158,9 @@ TEST_CASE("every method runs and says what it did") {
   const Json named =
       report({"--method", "compress", "--keep", "0.5", "--compressor", dense.at("settings").at("model")});
   CHECK(without_times(named.at("items")) == without_times(compress.at("items")));
+  const test::TemporaryFolder folder;
+  const Json other = report({"--method", "compress", "--keep", "0.5", "--compressor", test::ToyModel(folder, 2).model});
+  CHECK(without_times(other.at("items")) != without_times(compress.at("items")));
 }
 
 TEST_CASE("the table goes to the standard output") {
@@ -251,6 +254,11 @@ TEST_CASE("mistakes in the options") {
   check_fails(program.run({"--data", program.path("none.jsonl")}), 1, {"none.jsonl", "cannot be read"});
   check_fails(program.run({"--prompts", program.path("none.json")}), 1, {"none.json", "cannot be read"});
   check_fails(program.run({"--method", "compress", "--compressor", program.path("none.bin")}), 1, {"none.bin"});
+  const std::string fixture = std::string(LAZYLLM_SOURCE_DIR) + "/tests/reference/fixtures/lazyllm/models/mha_4_layers";
+  const test::TemporaryFolder folder;
+  check_fails(program.run({"--method", "compress", "--compressor", test::ToyModel(folder, 1, 128).model}), 1,
+              {"context of 128", "is 512"});
+  check_fails(program.run({"--method", "compress", "--compressor", fixture}), 1, {"97", "300", "same tokenizer"});
   CHECK(program.run({"--help"}).out.find("--compressor PATH") != std::string::npos);
 }
 
