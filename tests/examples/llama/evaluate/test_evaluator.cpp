@@ -164,12 +164,13 @@ TEST_CASE("compression: dense inference on the least likely tokens, its own work
   const std::vector<TokenId> tokens = ToyTokenizer(3).encode(one.prompt, true);
   const TokenLogProbabilities likely = token_log_probabilities(model(), tokens, 1);
   const auto kept = keep_informative(tokens, likely.values, {0.5, 1, 1});
-  const ItemResult result = evaluate(options, one, 1);
+  const ItemResult result = evaluate(options, one, 20);
   REQUIRE(result.runs.size() == 1);
   CHECK(result.runs[0].prediction == text(greedy(kept, 6)));
   CHECK(result.runs[0].operations == dense_prefill_operations(model().config(), 30) + likely.operations);
   CHECK(result.runs[0].computed_percent == 50);
-  CHECK(result.timing.ttft_ms.at(0) > result.timing.dense_ttft_ms.at(0));
+  // The shortest times, which the machine's other work does not change.
+  CHECK(std::ranges::min(result.timing.ttft_ms) > std::ranges::min(result.timing.dense_ttft_ms));
 }
 
 TEST_CASE("timing: each turn has a dense run and one of the method, over as many tokens as both have") {
