@@ -1,0 +1,290 @@
+"""The tables, in Markdown."""
+
+import figures
+import paper
+import results as reading
+from plan import BASELINES
+from results import mean, relative
+
+ROWS = {"dense": "dense", "random": "random drop", "static": "static pruning", "compress": "prompt compression",
+        "lazy": "LazyLLM as in the paper"}
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def command(run, plan):
+    model = plan.shown_model()
+    return (f"lazyllm-evaluate --model {model} --data {run.collection.name} --dtype {plan.options.dtype} "
+            f"{run.method.command()}")
+
+
+def code(*lines):
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+def counted(run):
+    """How many items of each category, and of each of its data sets."""
+    by_category = {}
+    for data_set in run.collection.data_sets:
+        by_category.setdefault(data_set.category, []).append(run.limit(data_set))
+    return f"At most {max(sum(limits) for limits in by_category.values())} items of each category"
+
+
+# Dense scores
+
+
+def dense(plan, results):
+    runs = plan.dense()
+    by_category = {name: results.by_category(run) for name, run in runs.items()}
+    by_set = {name: {data_set.path.stem: f for data_set, f in results.by_data_set(run).items()}
+              for name, run in runs.items()}
+    some = next(iter(runs.values()))
+    rows = []
+    for category in next(iter(by_category.values())):
+        rows.append([f"**{category}**"])
+        for name in runs:
+            f = by_category[name][category]
+            rows[-1] += [f"**{f.score:.1f}**", str(f.items), f"{f.prompt_tokens:.0f}"]
+        sets = [data_set.path.stem for data_set in some.collection.data_sets if data_set.category == category]
+        for data_set in sets if len(sets) > 1 else ():
+            rows.append([data_set])
+            for name in runs:
+                f = by_set[name].get(data_set)
+                rows[-1] += [f"{f.score:.1f}", str(f.items), f"{f.prompt_tokens:.0f}"] if f else ["", "", ""]
+    header = ["category"]
+    for name in runs:
+        header += [f"{name}: score", "items", "mean prompt tokens"]
+    return f"### Dense scores\n\n{code(command(some, plan))}\n\n{table(header, rows)}"
+
+
+# The paper's tables
+
+
+def cell(f):
+    measured = "" if f.ttft is None else f" / {f.ttft:.2f}x"
+    return f"{f.score:.1f}{measured} / {f.ideal:.2f}x"
+
+
+def of_paper(entries, categories):
+    """The paper's pairs for `categories`, whose last one is "average": the mean over the others."""
+    chosen = [entries[paper.CATEGORIES.index(category)] for category in categories[:-1]]
+    return [*chosen, tuple(mean(values) for values in zip(*chosen))]
+
+
+def table_1(plan, results):
+    rows, runs = [], plan.table()
+    dense_figures = results.by_category(runs["dense"][0])
+    categories = list(dense_figures)
+    commands = []
+    for row, (run, timed) in runs.items():
+        measured = results.by_category(run, timed)
+        average = relative(measured, dense_figures)["average"]
+        name = ROWS.get(row, f"LazyLLM, preset {row}")
+        shown = [f"{f.score:.1f}" if row == "dense" else cell(f) for f in measured.values()]
+        rows.append([f"**{name}**", *shown, f"{average:.1f} %"])
+        commands.append(command(run, plan))
+        for model in paper.MODELS if row in paper.TABLE_1 else ():
+            theirs, of_dense = (of_paper(paper.TABLE_1[name][model], categories) for name in (row, "dense"))
+            share = mean(100 * score / dense for (score, _), (dense, _) in zip(theirs[:-1], of_dense))
+            rows.append([f"paper, {model}", *(f"{score:.2f}" + (f" / {speed:.2f}x" if row != "dense" else "")
+                                              for score, speed in theirs), f"{share:.1f} %"])
+    run, timed = next(pair for pair in runs.values() if pair[1] is not None)
+    seeds = plan.options.seeds
+    note = (f"Score / measured TTFT speedup / ideal TTFT speedup by operation count; of the paper score / measured "
+            f"TTFT speedup. {counted(run)}, prompts of {run.collection.name}; times of {timed.items} of each data set "
+            f"on {plan.options.threads} threads. Random drop is the mean of {seeds} seeds. The keep shares of random "
+            f"drop and static pruning are solved for the ideal speedup of preset {plan.best}; compression keeps the "
+            "share of random drop, and its own time counts. All three protect the first and last tokens that the preset protects. Last "
+            "column: score in percent of dense, mean over the categories.")
+    return (f"### The paper's Table 1\n\n{code(*commands)}\n\n{note}\n\n"
+            f"{table(['method', *categories, 'of dense'], rows)}")
+
+
+def table_2(plan, results):
+    runs, rows = plan.table(), []
+    ours = {row: results.by_category(*runs[row]) for row in ("lazy", plan.best)}
+    for i, category in enumerate(ours["lazy"]):
+        row = [category]
+        for measured in ours.values():
+            f = measured[category]
+            row += [f"{f.computed:.1f} %", f"{f.generation:.2f}x", f"{f.reserved:.0f} %", f"{f.filled:.0f} %"]
+        for model in paper.MODELS:
+            computed, speed = of_paper(paper.TABLE_2[model], list(ours["lazy"]))[i]
+            row += [f"{computed:.1f} %", f"{speed:.2f}x"]
+        rows.append(row)
+    header = ["category"]
+    for name in ("as in the paper", f"preset {plan.best}"):
+        header += [f"{name}: computed", "generation speedup", "peak K/V + Aux Cache", "filled"]
+    for model in paper.MODELS:
+        header += [f"paper, {model}: computed", "generation speedup"]
+    note = ("Computed: (token, layer) pairs of the prompt until the end of the answer. Generation: prompt and answer. "
+            "Peak K/V + Aux Cache in percent of the dense run's K/V; filled counts only K/V that were computed.")
+    return f"### The paper's Table 2\n\nFrom the runs of Table 1. {note}\n\n{table(header, rows)}"
+
+
+# The bars
+
+
+def at_speedup(points, speedup):
+    """The score at `speedup` on the lines between neighbouring points (speedup, score); that of the nearest point
+    outside of them, which then is said by the second value."""
+    points = sorted(points)
+    if speedup <= points[0][0] or speedup >= points[-1][0]:
+        nearest = points[0] if speedup <= points[0][0] else points[-1]
+        return nearest[1], abs(nearest[0] / speedup - 1) < 0.02
+    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+        if x0 <= speedup <= x1:
+            share = (speedup - x0) / (x1 - x0) if x1 > x0 else 0
+            return y0 + share * (y1 - y0), True
+
+
+def losses(plan, results):
+    """{row: (mean loss, category of the worst, its loss, ideal speedup)} in percent of dense, of Table 1's LazyLLM."""
+    runs = plan.table()
+    dense_figures = results.by_category(runs["dense"][0])
+    found = {}
+    for row in ("lazy", *plan.presets):
+        measured = results.by_category(runs[row][0])
+        shares = relative(measured, dense_figures)
+        average = shares.pop("average")
+        worst = min(shares, key=shares.get)
+        found[row] = (100 - average, worst, 100 - shares[worst], measured["average"].ideal)
+    return found
+
+
+def margins(plan, results):
+    """{baseline: (lowest margin, its category, how many categories LazyLLM wins, of how many, note)} in points of
+    percent of dense, where the preset stands in the sweep."""
+    runs = plan.sweep()
+    dense_figures = results.by_category(runs["dense"][0])
+    collection = runs["dense"][0].collection
+    best = plan.cost.speedup(collection.tokens, plan.presets[plan.best].schedule)
+    preset = plan.at("best", best, collection.tokens, 1)
+    own = next(results.by_category(run) for run in runs["best"] if run.method.arguments == preset.arguments)
+    ours = relative(own, dense_figures)
+    found = {}
+    for baseline in BASELINES:
+        measured = [results.by_category(run) for run in runs[baseline]]
+        scores = [relative(f, dense_figures) for f in measured]
+        field = "filtered" if baseline == "compress" else "ideal"
+        by_category, reached = {}, True
+        for category in (c for c in ours if c != "average"):
+            points = [(getattr(f[category], field), s[category]) for f, s in zip(measured, scores)]
+            score, inside = at_speedup(points, own[category].ideal)
+            by_category[category] = ours[category] - score
+            reached = reached and inside
+        worst = min(by_category, key=by_category.get)
+        wins = sum(margin > 0 for margin in by_category.values())
+        found[baseline] = (by_category[worst], worst, wins, len(by_category), reached)
+    return own["average"].ideal, found
+
+
+def met(yes, missed):
+    return "yes" if yes else f"no: {missed}"
+
+
+def dense_bars(plan, results):
+    rows = []
+    for name, run in plan.dense().items():
+        scores = {c: f.score for c, f in results.by_category(run).items() if c != "average"}
+        lowest = min(scores, key=scores.get)
+        high = sum(score >= 90 for score in scores.values())
+        missed = [f"{max(0, 4 - high)} fewer at 90"] * (high < 4)
+        missed += [f"{70 - scores[lowest]:.1f} points in {lowest}"] * (scores[lowest] < 70)
+        rows.append([f"dense score at {name}: >= 90 on four categories, >= 70 on the rest",
+                     f"{high} of {len(scores)} at 90 or more; lowest {scores[lowest]:.1f} ({lowest})",
+                     met(not missed, ", ".join(missed))])
+    return rows
+
+
+def margin_bars(plan, results):
+    speedup, found = margins(plan, results)
+    rows = []
+    for baseline, (lowest, category, wins, of, reached) in found.items():
+        own_time = ", its own time not counted" if baseline == "compress" else ""
+        nearest = "" if reached else "; its nearest point is compared, as it has none on both sides"
+        rows.append([f"LazyLLM (preset {plan.best}) above {ROWS[baseline]} in every category at equal ideal speedup"
+                     f"{own_time}",
+                     f"{wins} of {of} categories at {speedup:.2f}x; smallest margin {lowest:+.1f} points of percent of "
+                     f"dense ({category}){nearest}",
+                     met(wins == of, f"{-lowest:.1f} points in {category}")])
+    return rows
+
+
+def loss_bars(plan, results):
+    found = losses(plan, results)
+
+    def reached(row):
+        average, worst, loss, speedup = found[row]
+        return f"mean {average:.1f} %, worst {loss:.1f} % ({worst}), ideal {speedup:.2f}x"
+
+    def shortfall(row, bar_average, bar_worst, bar_speedup):
+        average, _, loss, speedup = found[row]
+        return ([f"{average - bar_average:.1f} % more on average"] * (average > bar_average)
+                + [f"{loss - bar_worst:.1f} % more in the worst"] * (loss > bar_worst)
+                + [f"{bar_speedup - speedup:.2f}x slower"] * (speedup < bar_speedup))
+
+    rows = []
+    for text, *bar in (("loss <= 1 % on average and <= 3 % in every category at >= 2.34x", 1, 3, 2.34),
+                       ("loss <= 10 % on average at >= 3.0x", 10, 100, 3.0)):
+        presets = list(plan.presets)
+        # The fewest misses; of these, among presets that are fast enough, the smallest loss.
+        row = min(presets, key=lambda name: (len(shortfall(name, *bar)), found[name][3] < bar[2], found[name][0]))
+        missed = shortfall(row, *bar)
+        rows.append([text, f"preset {row}: {reached(row)}", met(not missed, ", ".join(missed))])
+    rows += [[f"preset {name}", reached(name), "no bar"] for name in plan.presets]
+    rows.append(["LazyLLM as in the paper, whatever it gives", reached("lazy"), "no bar"])
+    return rows
+
+
+def bars(plan, results):
+    rows = []
+    for part in (dense_bars, margin_bars, loss_bars):
+        try:
+            rows += part(plan, results)
+        except reading.Missing:
+            pass
+    if not rows:
+        raise reading.Missing("any result")
+    note = ("Losses in percent of the dense score of the same items, from the runs of Table 1; margins from the sweep, "
+            "between whose points scores are interpolated.")
+    return f"### What was to be reached\n\n{note}\n\n{table(['bar', 'reached', 'met'], rows)}"
+
+
+# Figures with what they say
+
+
+def sweep(plan, results):
+    runs = plan.sweep()
+    collection = runs["dense"][0].collection
+    commands = [command(runs[line][0], plan) for line in figures.LINES if runs[line]]
+    return ("### Speed against quality, as the paper's Figure 5\n\n"
+            f"{code(*commands)}\n\nThe first point of each line; the others differ in their keep shares. "
+            f"{counted(runs['dense'][0])}, prompts of {collection.name}; random drop is the mean of "
+            f"{plan.options.sweep_seeds} seeds. The time of compression's own language model counts."
+            f"\n\n![Score against TTFT speedup](quality-sweep.svg)")
+
+
+def location(plan, results):
+    runs = plan.location()
+    some = next(iter(next(by_layer for key, by_layer in runs.items() if key != "dense").values()))
+    return ("### Where to prune, as the paper's Figure 6\n\n"
+            f"{code(command(some, plan))}\n\nOne pruning layer and what it keeps; {counted(some).lower()}, mean over "
+            "the categories.\n\n![Score against the pruning layer](quality-location.svg)")
+
+
+def usage(plan, results):
+    runs = plan.usage()
+    commands = [f"lazyllm-generate --model {plan.shown_model()} --dtype {plan.options.dtype} --trace FILE "
+                f"--prompt-file FILE {' '.join(run.method.arguments[2:])}" for run in runs.values()]
+    return ("### Tokens used, as the paper's Figure 7\n\n"
+            f"{code(*commands)}\n\nShare of the prompt's tokens that a layer has used at least once, mean over "
+            f"{plan.options.usage_items} prompt of each data set; layers between two pruning layers form a stage. An "
+            "answer that has ended uses nothing more.\n\n![Share of the prompt used](quality-usage.svg)")
+
+
+# Part -> its tables.
+TABLES = {"dense": (dense,), "table": (table_1, table_2), "sweep": (sweep,), "location": (location,), "usage": (usage,)}

@@ -1,0 +1,274 @@
+"""Tests of bench/quality: costs, means, bars, figures, and whole runs with a stand-in for the programs."""
+
+import contextlib
+import io
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import types
+import unittest
+import xml.etree.ElementTree as ElementTree
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "bench/quality"))
+sys.dont_write_bytecode = True
+
+import paper  # noqa: E402
+import plot  # noqa: E402
+import quality  # noqa: E402
+import results  # noqa: E402
+import schedules  # noqa: E402
+import stand_in  # noqa: E402
+import tables  # noqa: E402
+import usage  # noqa: E402
+
+CONFIG = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 12, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 32}
+PRESETS = {"1%": {"schedule": "3:0.7,5:0.5,7:0.3", "score": "mean:16+pool:5", "protect_first": 4, "protect_last": 24},
+           "10%": {"schedule": "2:0.3,5:0.4,7:0.3", "score": "mean:16", "protect_first": 4, "protect_last": 24}}
+DATA_SETS = {"one": "single-document QA", "two": "multi-document QA", "three": "multi-document QA"}
+
+
+class Schedules(unittest.TestCase):
+    cost = schedules.Cost(CONFIG)
+
+    def test_counts_as_lazyllm_evaluate(self):
+        self.assertEqual(self.cost.prefill(2026), 18204569088)  # what it wrote for this model and prompt
+        self.assertEqual(self.cost.prefill(499, ((2, 0.5),)), 1189820928)
+        self.assertEqual(self.cost.prefill(499, schedules.paper(12)), 1434860032)
+
+    def test_solves_for_a_speedup(self):
+        for target in (1.5, 2, 3):
+            for schedule_of in (schedules.same_keep([0]), schedules.same_keep([2]),
+                                schedules.powers(((3, 0.7), (5, 0.5), (7, 0.3)))):
+                schedule = self.cost.solve(2048, target, schedule_of)
+                self.assertAlmostEqual(self.cost.speedup(2048, schedule), target, delta=0.03)
+        # With all 10 of 12 layers dense it cannot be twice as fast.
+        self.assertIsNone(self.cost.solve(2048, 2, schedules.same_keep([10])))
+
+    def test_knows_the_papers_layers(self):
+        self.assertEqual([layer for layer, _ in schedules.paper(32)], [9, 19, 28])
+        self.assertEqual([layer for layer, _ in schedules.paper(12)], [3, 7, 10])
+        self.assertEqual(schedules.parse(schedules.text_of(schedules.paper(12))), schedules.paper(12))
+
+
+class Means(unittest.TestCase):
+    def figures(self, scores, tokens=1000, **fields):
+        fields["score"] = 100 * results.mean(scores)
+        return results.Figures(len(scores), *(fields.get(name, tokens) for name in results.FIELDS))
+
+    def test_of_items(self):
+        def item(scores, operations):
+            return {"prompt_tokens": 100, "dense_operations": 12, "runs": [
+                {"score": score, "operations": operations, "tokens": 2, "computed_percent": 50, "reserved_percent": 110,
+                 "filled_percent": 55} for score in scores]}
+        result = {"items": [item([1, 0], 3), item([0.5, 1], 5), item([0, 0], 1)]}
+        cost = schedules.Cost(CONFIG)
+        found = results.figures_of(result, 2, cost)
+        self.assertEqual((found.items, found.score, found.ideal), (2, 62.5, 3))
+        self.assertAlmostEqual(found.filtered, 12 / cost.prefill(50))
+        self.assertEqual(round(results.figures_of(result, None, cost).score, 6), round(100 * (0.5 + 0.75) / 3, 6))
+        self.assertIsNone(results.figures_of({"items": []}, 2, cost))
+
+    def test_are_means_of_data_sets_not_of_items(self):
+        category = results.mean_figures([self.figures([1, 1, 1]), self.figures([0])])
+        self.assertEqual((category.score, category.items, category.ttft), (50, 4, None))
+
+    def test_relative_leaves_out_what_dense_cannot_do(self):
+        dense = {"a": self.figures([0.5]), "b": self.figures([0]), "c": self.figures([1])}
+        found = results.relative({"a": self.figures([0.25]), "b": self.figures([1]), "c": self.figures([0.9])}, dense)
+        self.assertEqual({name: round(value, 9) for name, value in found.items()}, {"a": 50, "c": 90, "average": 70})
+        with self.assertRaises(results.Missing):
+            results.relative({"b": self.figures([1])}, dense)
+
+
+class Bars(unittest.TestCase):
+    def test_interpolates_between_neighbours(self):
+        points = [(3, 40), (1.5, 90), (2, 80)]
+        for speedup, wanted in ((1.75, (85, True)), (2.5, (60, True)), (2, (80, True)), (3.01, (40, True)),
+                                (4, (40, False)), (1, (90, False))):
+            score, inside = tables.at_speedup(points, speedup)
+            self.assertAlmostEqual(score, wanted[0])
+            self.assertEqual(inside, wanted[1], speedup)
+
+    def test_the_papers_averages(self):
+        # LazyLLM keeps 99 % of Llama 2 7B's score in the paper.
+        shares = [lazy / dense for (lazy, _), (dense, _) in zip(paper.TABLE_1["lazy"]["Llama 2 7B"],
+                                                                paper.TABLE_1["dense"]["Llama 2 7B"])]
+        self.assertAlmostEqual(results.mean(shares), 0.993, delta=0.002)
+
+
+class Use(unittest.TestCase):
+    def test_a_token_counts_once_and_only_the_prompts(self):
+        trace = [{"new_tokens": 4, "active": [[0, 1, 2, 3], [1, 3]]}, {"new_tokens": 1, "active": [[0, 4], [1, 2, 4]]},
+                 {"new_tokens": 1, "active": [[5], [2, 5]]}]
+        self.assertEqual(usage.used_shares(trace, 4), [[1, 1, 1], [0.5, 0.75, 0.75]])
+
+    def test_layers_between_pruning_layers_are_a_group(self):
+        self.assertEqual(usage.groups(12, schedules.paper(12)), [range(0, 3), range(3, 7), range(7, 10), range(10, 12)])
+        many = usage.groups(12, tuple((layer, 0.9) for layer in range(1, 12)))
+        self.assertEqual([layer for layers in many for layer in layers], list(range(12)))
+        self.assertEqual(len(many), usage.MOST_GROUPS)
+
+    def test_an_answer_that_has_ended_keeps_its_share(self):
+        items = [{"shares": [[1, 1], [0.5, 0.75]]}, {"shares": [[1, 1, 1], [0.25, 0.25, 0.5]]}]
+        self.assertEqual(usage.mean_curves(items, [range(0, 1), range(1, 2)]), [[1, 1, 1], [0.375, 0.5, 0.625]])
+
+
+class Charts(unittest.TestCase):
+    def chart(self):
+        lines = [plot.Line(f"line {i} <&>", [(0, i), (1, 2 * i), (2.5, 100)], i) for i in range(7)]
+        return plot.Chart("title & more", "x label (x)", "y label (%)", [plot.Panel("left", lines),
+                                                                        plot.Panel("right", lines[:2])])
+
+    def test_is_a_whole_picture(self):
+        picture = plot.svg(self.chart())
+        root = ElementTree.fromstring(picture)
+        space = "{http://www.w3.org/2000/svg}"
+        texts = [element.text for element in root.iter(f"{space}text")]
+        for wanted in ("title & more", "x label (x)", "y label (%)", "left", "right", "line 6 <&>", "2.5", "100"):
+            self.assertIn(wanted, texts)
+        self.assertNotIn("http", picture.replace("http://www.w3.org/2000/svg", ""))
+        width, height = map(float, root.get("viewBox").split()[2:])
+        lines = list(root.iter(f"{space}polyline"))
+        self.assertEqual(len(lines), 9)
+        for line in lines:
+            for x, y in (map(float, point.split(",")) for point in line.get("points").split()):
+                self.assertTrue(0 < x < width and 0 < y < height, (x, y))
+        # A point twice as high is twice as far from the axis: 0, 6 and 12 of the last line of the left panel.
+        low, middle, _ = (float(point.split(",")[1]) for point in lines[0].get("points").split())
+        zero = float(lines[6].get("points").split()[0].split(",")[1])
+        self.assertAlmostEqual(zero - middle, 2 * (zero - low), delta=0.2)
+
+    def test_no_two_lines_look_alike(self):
+        self.assertEqual(len(set(plot.COLOURS)), 7)
+        shapes = {re.sub(r"#\w+", "", plot.marker(style, 0, 0)) for style in range(7)}
+        self.assertEqual(len(shapes), 7)
+
+    def test_ticks_are_round(self):
+        self.assertEqual(plot.steps(0, 105), [0, 20, 40, 60, 80, 100])
+        self.assertEqual(plot.steps(0, 4), [0, 1, 2, 3, 4])
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.model, self.data = self.folder / "model", self.folder / "data"
+        self.model.mkdir()
+        self.data.mkdir()
+        (self.model / "config.json").write_text(json.dumps(CONFIG))
+        (self.model / "model.safetensors").write_text("weights")
+        (self.model / "schedules.json").write_text(json.dumps({"format": 1, "layers": 12, "presets": PRESETS}))
+        for name, category in DATA_SETS.items():
+            lines = [json.dumps({"category": category, "prompt": "text", "max_tokens": 4, "length": 2000 + i})
+                     for i in range(8)]
+            (self.data / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def run_it(self, *parts, program=None, **environment):
+        """What it printed; the program that stood in."""
+        program = program or stand_in.Program()
+        environment = {"BUILD": str(self.folder / "build"), "OUT": str(self.folder / "docs"), "BIN": "bin",
+                       "ITEMS": "4", "TABLE_ITEMS": "4", "SWEEP_ITEMS": "2", "THREADS": "2", "TOKENS": "2048", "CONTEXT": "a machine",
+                       **environment}
+        fake = types.SimpleNamespace(run=program, CalledProcessError=OSError)
+        printed = io.StringIO()
+        with mock.patch("measure.subprocess", fake), mock.patch("usage.subprocess", fake), \
+                mock.patch.dict("os.environ", environment), contextlib.redirect_stdout(printed):
+            quality.main([*parts, str(self.model), str(self.data)])
+        return printed.getvalue(), program
+
+    def document(self):
+        return (self.folder / "docs/benchmarks.md").read_text()
+
+    def row(self, start):
+        return next(line for line in self.document().splitlines() if line.startswith(f"| {start}"))
+
+    def test_everything(self):
+        printed, _ = self.run_it()
+        self.assertIn("Total time", printed)
+        text = self.document()
+        for title in ("What was to be reached", "Dense scores", "The paper's Table 1", "The paper's Table 2",
+                      "Figure 5", "Figure 6", "Figure 7", "a machine"):
+            self.assertIn(title, text)
+        self.assertNotIn(str(self.folder), text)
+        for picture in re.findall(r"\]\((.*?\.svg)\)", text):
+            ElementTree.parse(self.folder / "docs" / picture)
+        self.assertEqual(len(re.findall(r"\.svg", text)), 3)
+        # 4 items of a category are 2 of each of its two data sets.
+        self.assertIn("| **multi-document QA** | **96.0** | 4 |", text)
+        self.assertIn("| two | 96.0 | 2 |", text)
+        cost = schedules.Cost(CONFIG)
+        speedup = cost.speedup(2000, schedules.parse(PRESETS["1%"]["schedule"]))
+        self.assertIn(f"/ {0.9 * speedup:.2f}x / {speedup:.2f}x", self.row("**LazyLLM, preset 1%**"))
+        # Random drop was given the preset's speed, and the stand-in's loss for it.
+        score, _, ideal = re.findall(r"[\d.]+", self.row("**random drop**"))[:3]
+        self.assertAlmostEqual(float(ideal), speedup, delta=0.02)
+        self.assertAlmostEqual(float(score), 96 * (1 - 0.4 * (speedup - 1)), delta=1)
+        self.assertIn("20.05 / 1.20x", text)
+        for bar in ("dense score", "LazyLLM (preset 1%) above random", "LazyLLM (preset 1%) above static",
+                    "LazyLLM (preset 1%) above prompt", "loss <= 1 %", "loss <= 10 %"):
+            ends = ("| yes |", "| no: 2 fewer at 90 |") if bar == "dense score" else ("| yes |",)  # of two categories
+            self.assertTrue(self.row(bar).endswith(ends), self.row(bar))
+
+    def test_missed_bars_say_by_how_much(self):
+        program = stand_in.Program({"lazy": 12, "random-drop": 1, "static": 1})
+        self.run_it("table", "sweep", program=program, ITEMS="8")
+        self.assertRegex(self.row("loss <= 1 %"), r"no: 1\d\.\d % more on average, 1\d\.\d % more in the worst")
+        self.assertRegex(self.row("LazyLLM (preset 1%) above random"), r"0 of 2 categories .*no: 1\d\.\d points in ")
+        self.assertRegex(self.row("LazyLLM as in the paper"), r"mean 9\.\d %")
+        self.assertNotIn("dense score at", self.document())  # its 8 items were not run
+
+    def test_what_is_finished_is_not_run_again(self):
+        _, first = self.run_it()
+        self.assertTrue(first.calls)
+        before = self.document()
+        printed, again = self.run_it()
+        self.assertEqual(again.calls, [])
+        self.assertEqual(before, self.document())
+        _, figures = self.run_it("figures")
+        self.assertEqual(figures.calls, [])
+        _, more = self.run_it("dense", ITEMS="6")
+        self.assertEqual([call[call.index("--limit") + 1] for call in more.calls], ["6", "3", "3"])
+        (self.model / "model.safetensors").write_text("trained on")
+        _, other = self.run_it("dense")
+        self.assertEqual(len(other.calls), 3)
+
+    def test_timing_has_the_machine_for_itself(self):
+        _, program = self.run_it("table", JOBS="2")
+        for call in program.calls:
+            timed = call[call.index("--speed-items") + 1] != "0"
+            self.assertEqual(call[call.index("--threads") + 1], "2" if timed else "1")
+
+    def test_failures_are_said_and_leave_the_document(self):
+        for environment, program, message in (
+                ({}, stand_in.Program(bad="three"), r"failed for dense data on .*three.*the data are bad"),
+                ({"ITEMS": "0"}, None, "ITEMS=0 is out of range"),
+                ({"SCHEDULES": "nowhere.json"}, None, "nowhere.json is missing: lazyllm-calibrate")):
+            with self.assertRaisesRegex(SystemExit, message):
+                self.run_it(program=program, **environment)
+            self.assertFalse((self.folder / "docs").exists())
+        with self.assertRaisesRegex(SystemExit, "is not .PART"):
+            quality.main(["dense", "one", "two", "three"])
+
+    def test_other_text_of_the_document_stays(self):
+        (self.folder / "docs").mkdir()
+        (self.folder / "docs/benchmarks.md").write_text("# Title\n\nBefore.\n")
+        self.run_it("dense")
+        once = self.document()
+        self.assertTrue(once.startswith("# Title\n\nBefore.\n\n## Quality\n\n<!-- quality begin -->\n"))
+        (self.folder / "docs/benchmarks.md").write_text(once + "\nAfter.\n")
+        self.run_it("usage")
+        self.assertTrue(self.document().startswith("# Title\n\nBefore.\n"))
+        self.assertTrue(self.document().endswith("<!-- quality end -->\n\nAfter.\n"))
+        self.assertEqual(self.document().count("## Quality"), 1)
+        with self.assertRaisesRegex(ValueError, "one '<!-- quality begin -->'"):
+            quality.with_section(once + once, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
