@@ -4,7 +4,7 @@ import math
 
 import plot
 import usage
-from results import relative
+from results import Missing, relative
 
 LINES = {"best": "LazyLLM, our score", "paper": "LazyLLM, the paper's score", "static": "static pruning",
          "random": "random drop", "compress": "prompt compression"}
@@ -53,6 +53,8 @@ def use(plan, results):
     panels = []
     for scorer, run in plan.usage().items():
         items = [item for data_set in run.collection.data_sets for item in results.load(run, data_set)["items"]]
+        if not items:
+            raise Missing(f"any prompt of {run.title}, which are too long for the model")
         ranges = usage.groups(plan.layers, run.method.schedule)
         lines = []
         for style, (layers, curve) in enumerate(zip(ranges, usage.mean_curves(items, ranges))):

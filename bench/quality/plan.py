@@ -138,6 +138,10 @@ def sampled(path):
     return f"{path.name} {size} {sample.hexdigest()}"
 
 
+class NoSchedules(ValueError):
+    """There is no schedule file; dense scores can be measured without one."""
+
+
 class Plan:
     def __init__(self, options):
         self.options = options
@@ -150,7 +154,7 @@ class Plan:
         """In the file's order: the mildest first."""
         path = self.options.schedule_file
         if not path.exists():
-            raise ValueError(f"{path} is missing: lazyllm-calibrate makes it, SCHEDULES names another")
+            raise NoSchedules(f"{path} is missing: lazyllm-calibrate makes it, SCHEDULES names another")
         presets = schedules.read_presets(path, self.layers)
         if not any(preset.schedule for preset in presets.values()):
             raise ValueError(f"{path}: no preset prunes anything")

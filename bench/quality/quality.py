@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures the quality of every method and writes tables and figures; see run.sh."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -40,9 +41,11 @@ def write(plan, context, command):
             sections += made
         except reading.Missing as missing:
             measure.say(f"{part} is left out: there is no result of {missing}")
+        except planning.NoSchedules as missing:
+            measure.say(f"{part} is left out: {missing}")
     if not sections:
         raise ValueError(f"there are no results in {plan.folder}")
-    if plan.options.schedule_file.exists():
+    with contextlib.suppress(reading.Missing):
         sections.insert(0, tables.bars(plan, results))
     document = out / "benchmarks.md"
     text = document.read_text() if document.exists() else "# Benchmarks\n"
@@ -78,6 +81,8 @@ def main(arguments):
     except (OSError, ValueError, KeyError, measure.Failure, subprocess.CalledProcessError) as error:
         kind = "missing entry " if isinstance(error, KeyError) else ""
         sys.exit(f"run.sh: {kind}{error}")
+    except KeyboardInterrupt:
+        sys.exit("run.sh: interrupted; the same command goes on from here")
     measure.say(f"Total time {measure.duration(time.monotonic() - start)}")
 
 

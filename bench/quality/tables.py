@@ -3,7 +3,7 @@
 import figures
 import paper
 import results as reading
-from plan import BASELINES
+from plan import BASELINES, NoSchedules
 from results import mean, relative
 
 ROWS = {"dense": "dense", "random": "random drop", "static": "static pruning", "compress": "prompt compression",
@@ -245,10 +245,10 @@ def bars(plan, results):
     for part in (dense_bars, margin_bars, loss_bars):
         try:
             rows += part(plan, results)
-        except reading.Missing:
+        except (reading.Missing, NoSchedules):
             pass
     if not rows:
-        raise reading.Missing("any result")
+        raise reading.Missing("any run with a bar")
     note = ("Losses in percent of the dense score of the same items, from the runs of Table 1; margins from the sweep, "
             "between whose points scores are interpolated.")
     return f"### What was to be reached\n\n{note}\n\n{table(['bar', 'reached', 'met'], rows)}"

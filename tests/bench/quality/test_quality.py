@@ -238,6 +238,17 @@ class Runs(unittest.TestCase):
         _, other = self.run_it("dense")
         self.assertEqual(len(other.calls), 3)
 
+    def test_each_part_alone(self):
+        for part, title in (("location", "Figure 6"), ("usage", "Figure 7")):
+            self.run_it(part, BUILD=str(self.folder / part))
+            self.assertEqual(self.document().count("###"), 1)
+            self.assertIn(title, self.document())
+
+    def test_dense_needs_no_schedules(self):
+        printed, _ = self.run_it("dense", SCHEDULES="nowhere.json")
+        self.assertIn("table is left out: nowhere.json is missing", printed)
+        self.assertIn("dense score at data", self.row("dense score"))
+
     def test_timing_has_the_machine_for_itself(self):
         _, program = self.run_it("table", JOBS="2")
         for call in program.calls:
@@ -246,7 +257,7 @@ class Runs(unittest.TestCase):
 
     def test_failures_are_said_and_leave_the_document(self):
         for environment, program, message in (
-                ({}, stand_in.Program(bad="three"), r"failed for dense data on .*three.*the data are bad"),
+                ({}, stand_in.Program(bad="three"), r"failed for .* on .*three.*the data are bad"),
                 ({"ITEMS": "0"}, None, "ITEMS=0 is out of range"),
                 ({"SCHEDULES": "nowhere.json"}, None, "nowhere.json is missing: lazyllm-calibrate")):
             with self.assertRaisesRegex(SystemExit, message):
