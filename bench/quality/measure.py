@@ -8,7 +8,6 @@ import tempfile
 import time
 
 import usage
-from plan import PARTS
 from results import finished
 
 
@@ -67,9 +66,9 @@ class Measurement:
         else:
             self.evaluate(run, data_set)
 
-    def measure(self, parts):
+    def measure(self, part):
         """Scores several at a time, then what is timed, which has the machine for itself."""
-        runs = [run for part in PARTS if part in parts for run in self.plan.runs(part)]
+        runs = self.plan.runs(part)
         for timed in (False, True):
             self.measure_all([run for run in runs if run.timed == timed], 1 if timed else self.options.jobs)
 

@@ -29,20 +29,27 @@ def with_section(document, content):
     return head + BEGIN + "\n" + content + "\n" + END + rest.split(END)[1]
 
 
+def made(part, plan, results):
+    """The part's sections and its picture, or None for a part without one."""
+    sections = [make(plan, results) for make in tables.TABLES[part]]
+    return sections, plot.svg(figures.FIGURES[part](plan, results)) if part in figures.FIGURES else None
+
+
 def write(plan, context, command):
-    """Tables and figures of all parts that have been measured."""
+    """Tables and figures of all parts that have been measured. Returns why the others are left out."""
     results = reading.Results(plan)
-    out, sections, pictures = plan.options.out, [], {}
+    out, sections, pictures, left_out = plan.options.out, [], {}, []
     for part in planning.PARTS:
         try:
-            made = [make(plan, results) for make in tables.TABLES[part]]
-            if part in figures.FIGURES:
-                pictures[f"quality-{part}.svg"] = plot.svg(figures.FIGURES[part](plan, results))
-            sections += made
+            texts, picture = made(part, plan, results)
         except reading.Missing as missing:
-            measure.say(f"{part} is left out: there is no result of {missing}")
+            left_out.append(f"{part} is left out: there is no result of {missing}")
         except planning.NoSchedules as missing:
-            measure.say(f"{part} is left out: {missing}")
+            left_out.append(f"{part} is left out: {missing}")
+        else:
+            sections += texts
+            if picture:
+                pictures[f"quality-{part}.svg"] = picture
     if not sections:
         raise ValueError(f"there are no results in {plan.folder}")
     with contextlib.suppress(reading.Missing):
@@ -56,6 +63,7 @@ def write(plan, context, command):
         (out / name).write_text(picture)
     document.write_text(text)
     measure.say(f"Written: {', '.join(str(out / name) for name in ('benchmarks.md', *pictures))}")
+    return left_out
 
 
 def main(arguments):
@@ -72,12 +80,20 @@ def main(arguments):
         plan = planning.Plan(options)
         options.build.mkdir(parents=True, exist_ok=True)
         measured = [part for part in parts if part != "figures"] if parts else list(planning.PARTS)
+        for part in measured:
+            plan.runs(part)  # so that what is wrong with the settings is found before the work
         if measured and data is None:
             measure.make_data(plan)
-        measure.Measurement(plan).measure(measured)
         command = " ".join(["bash bench/quality/run.sh", *parts, *([plan.shown_model()] if model else []),
                             *([pathlib.Path(data).name] if data else [])])
-        write(plan, os.environ.get("CONTEXT", ""), command)
+        context = os.environ.get("CONTEXT", "")
+        # What is finished is written at once; who stops here has that.
+        for part in measured or ["figures"]:
+            if part != "figures":
+                measure.Measurement(plan).measure(part)
+            left_out = write(plan, context, command)
+        for reason in left_out:
+            measure.say(reason)
     except (OSError, ValueError, KeyError, measure.Failure, subprocess.CalledProcessError) as error:
         kind = "missing entry " if isinstance(error, KeyError) else ""
         sys.exit(f"run.sh: {kind}{error}")
