@@ -211,8 +211,9 @@ def summarization(world, tokens, questions):
 
 
 def few_shot(world, tokens, questions):
-    """Labels that only the examples define: each goes with a few nouns."""
-    labels = [world.word(v.LABELS) for _ in range(world.rng.randint(4, 6))]
+    """Labels that only the examples define: each goes with a few nouns. Training has up to 24, so that guessing pays
+    less."""
+    labels = [world.word(v.LABELS) for _ in range(world.rng.randint(4, 6 if world.evaluation else 24))]
     nouns = [world.word(v.NOUNS) for _ in range(max(4, min(48, tokens // 24)))]
     label_of = {noun: world.rng.choice(labels) for noun in nouns}
 

@@ -116,15 +116,16 @@ VOCABULARY = -(-USED // 64) * 64
 
 
 def classes():
-    """Token ids of the pools of words, and of those among them that questions ask about."""
-    keys = [LAST_NAMES, NOUNS, IDENTIFIERS]
-    others = [FIRST_NAMES, TOWNS, ADJECTIVES, JOBS, PREFIXES, ORDINALS, COUNTS, ACTIONS, LABELS, FILLER_SUBJECTS,
-              FILLER_VERBS, FILLER_PLACES, FILLER_OBJECTS, FILLER_ADVERBS, NUMBERS]
+    """Token ids by what the words are: `classes`, the pools; `keys`, what questions ask about; `ends` of a sentence;
+    `numbers`, and the words that stand before the number of a `passages`."""
+    pools = [LAST_NAMES, NOUNS, IDENTIFIERS, FIRST_NAMES, TOWNS, ADJECTIVES, JOBS, PREFIXES, ORDINALS, COUNTS, ACTIONS,
+             LABELS, FILLER_SUBJECTS, FILLER_VERBS, FILLER_PLACES, FILLER_OBJECTS, FILLER_ADVERBS, NUMBERS]
 
     def ids(pool):
         return [_ids[form] for word in pool for form in (" " + word, word) if form in _ids]
 
-    return [ids(pool) for pool in keys + others], [ids(pool) for pool in keys]
+    return {"classes": [ids(pool) for pool in pools], "keys": ids(LAST_NAMES) + ids(NOUNS) + ids(IDENTIFIERS),
+            "ends": encode("."), "numbers": ids(NUMBERS), "passages": ids(["Paragraph", "Document"])}
 
 
 def encode(text):

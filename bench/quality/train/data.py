@@ -10,7 +10,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
 import families  # noqa: E402
 import vocabulary  # noqa: E402
 
-NAMES = list(families.TASKS)
+# How often each task is drawn: the hard ones more.
+SHARES = {"tiny_single_doc_qa": 1.0, "tiny_multi_doc_qa": 1.0, "tiny_two_hop": 1.5, "tiny_summarization": 0.7,
+          "tiny_few_shot": 2.0, "tiny_passage_retrieval": 1.5, "tiny_passkey": 1.0, "tiny_counting": 1.5,
+          "tiny_code": 0.5}
+NAMES = list(SHARES)
 
 
 def repeats(rng, tokens):
@@ -69,12 +73,13 @@ def batch(seed, sequences, tokens, context, repeat_share, names=None, evaluation
     """Ids, positions and loss weights, each `[sequences x tokens]`. `weights[i]` belongs to predicting `ids[i]`."""
     rng = random.Random(f"{seed} {evaluation}")
     names = names or NAMES
+    shares = [SHARES[name] for name in names]
     rows, places, weights = [], [], []
     for i in range(sequences):
         if rng.random() < repeat_share:
             ids, weight = repeats(rng, tokens)
         else:
-            name = rng.choice(names)
+            name = rng.choices(names, shares)[0]
             ids, weight = questions(rng, name, rng.getrandbits(62), tokens, evaluation)
             if not evaluation:  # a little of the text too, so that the model is also a language model
                 weight = [w or 0.1 * (rng.random() < 0.15) for w in weight]

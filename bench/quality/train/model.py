@@ -78,66 +78,6 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
         self.norm = nn.Parameter(torch.ones(c.width))
 
-    def initialize(self, seed, classes, keys):
-        """Random weights, but for what small models otherwise take most of their training to find.
-
-        Words of one class (`classes`, lists of token ids) have embeddings with something in common, and those of the
-        classes in `keys`, that name what a text is about, have more. Heads of layer 0 look at the token before. Heads
-        of layer 1 look at the nearest word of `keys`. Heads of layers 2 and 3 look for the token whose predecessor is
-        the present one, and copy it (induction heads, arXiv 2209.11895); heads of layers 4 and 5 do so for tokens with
-        the same nearest word of `keys`.
-        """
-        c, width = self.c, self.c.head_width
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for name, p in self.named_parameters():
-                if name.endswith(("out", "down")):
-                    p.zero_()
-                elif p.ndim == 2:
-                    p.normal_(0, 1 / math.sqrt(c.width), generator=generator)
-            basis = torch.linalg.qr(torch.randn(c.width, c.width, generator=generator))[0].T
-            common, key = basis[0], basis[1]
-            content, before, topic = basis[2:2 + width], basis[2 + width:2 + 2 * width], basis[2 + 2 * width:2 + 3 * width]
-            self.embedding -= self.embedding @ basis[:2].T @ basis[:2]
-            self.embedding += 0.7 * common
-            for ids in classes:
-                direction = torch.randn(c.width, generator=generator)
-                direction -= basis[:2].T @ (basis[:2] @ direction)
-                self.embedding[ids] += 0.5 * direction / direction.norm()
-            for ids in keys:
-                self.embedding[ids] += 0.7 * key
-            half, groups = width // 2, c.heads // c.key_heads
-            frequency = c.rope_theta ** (-torch.arange(half) / half)
-            fast, zero = (torch.arange(half) < half // 2).float(), torch.zeros(half)
-            # Only the slowly turning half of a head's width compares contents, whatever the distance.
-            slow = torch.cat([1 - fast] * 2)[:, None]
-
-            def head(layer, number, query, its_key, value, into, scale):
-                """Sets the heads of key head `number`."""
-                rows = slice((c.heads + number) * width, (c.heads + number + 1) * width)
-                layer.qkv[rows] = its_key
-                layer.qkv[rows.start + c.key_heads * width:rows.stop + c.key_heads * width] = value
-                for at in range(number * groups * width, (number + 1) * groups * width, width):
-                    layer.qkv[at:at + width] = query
-                    layer.out[:, at:at + width] = scale / groups * into.T
-
-            near = fast * (torch.arange(half) < 6) * 1.6
-            head(self.layers[0], 0, torch.outer(torch.cat([near * torch.cos(frequency), -near * torch.sin(frequency)]),
-                                                common), torch.outer(torch.cat([near, zero]), common), content, before, 0.2)
-            recent = torch.cat([fast * (torch.arange(half) > 0) * 1.0, zero])
-            sign = torch.cat([zero, zero])
-            sign[-1] = 3.0
-            head(self.layers[1], 0, torch.outer(recent + sign, common),
-                 torch.outer(recent, common) + torch.outer(sign, key), content, topic, 0.4)
-            slices = [basis[i * width:(i + 1) * width] for i in range(c.width // width)]
-            for i, piece in enumerate(slices):
-                head(self.layers[2 + i // c.key_heads], i % c.key_heads, 3.0 * slow * content, 3.0 * slow * before, piece,
-                     piece, 0.8)
-                head(self.layers[4 + i // c.key_heads], i % c.key_heads, 2.5 * slow * topic, 2.5 * slow * topic, piece,
-                     piece, 0.4)
-            for layer in self.layers:
-                layer.qkv += 0.02 * torch.randn(layer.qkv.shape, generator=generator)
-
     def forward(self, ids, positions):
         half = self.c.head_width // 2
         frequency = self.c.rope_theta ** (-torch.arange(half, device=ids.device, dtype=torch.float32) / half)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import data
+from initialize import initialize
 from model import Config, Llama, parts
 
 
@@ -37,7 +38,7 @@ class Training:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.config = Config(vocabulary=data.vocabulary.VOCABULARY)
         self.model = Llama(self.config)
-        self.model.initialize(options.seed, *data.vocabulary.classes())
+        initialize(self.model, options.seed, data.vocabulary.classes())
         names, tensors = zip(*self.model.named_parameters())
         # Master weights and gradients in f32, all in one piece each; the model computes with a bf16 copy.
         self.flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).to(self.device)
