@@ -17,8 +17,7 @@ class Task:
     body: str
     """Instruction and text, without the questions."""
     questions: list = field(default_factory=list)
-    """Pairs of the question's text, which ends where the answer starts, and the answer, which starts with a space or
-    continues the question's last word."""
+    """Pairs of the question's text, which ends with the first words of the answer's sentence, and the rest of it."""
     classes: list = None
     """The labels of a classification."""
 
@@ -112,32 +111,30 @@ def _count(world, tokens, per_token, most):
 
 
 def _person_fact(world):
-    """A sentence on a person, the question and its answer."""
+    """A statement on a person up to what is asked for, that, and the question."""
     person = world.person()
     kind = world.rng.randrange(4)
     if kind == 0:
-        place = world.place()
-        return f" {person} lives in {place}.", f"Where does {person} live?", f" {place}"
+        return f" {person} lives in", f" {world.place()}", f"Where does {person} live?"
     if kind == 1:
-        job = world.rng.choice(v.JOBS)
-        return f" {person} works as a {job}.", f"What does {person} work as?", f" {job}"
+        return f" {person} works as a", f" {world.rng.choice(v.JOBS)}", f"What does {person} work as?"
     if kind == 2:
-        thing = world.thing()
-        return f" {person} owns the {thing}.", f"What does {person} own?", f" {thing}"
-    place = world.place()
-    return f" {person} was born in {place}.", f"Where was {person} born?", f" {place}"
+        return f" {person} owns the", f" {world.thing()}", f"What does {person} own?"
+    return f" {person} was born in", f" {world.place()}", f"Where was {person} born?"
 
 
-def _ask(question):
-    return f"\n\nQuestion: {question}\nAnswer:"
+def _ask(question, stem):
+    """A question, and how its answer starts."""
+    return f"\n\nQuestion: {question}\nAnswer:{stem}"
 
 
 def single_doc_qa(world, tokens, questions):
     facts = [_person_fact(world) for _ in range(_count(world, tokens, 1 / 14, 80))]
     head = "Answer the question based on the given text. Only give me the answer.\n\n"
-    text = _paragraphs(world, _spread(world, [fact[0] for fact in facts], tokens - length(head)), "Story:")
+    text = _paragraphs(world, _spread(world, [f"{stem}{answer}." for stem, answer, _ in facts],
+                                      tokens - length(head)), "Story:")
     asked = world.rng.sample(facts, min(questions, len(facts)))
-    return Task(head + text, [(_ask(question), answer) for _, question, answer in asked])
+    return Task(head + text, [(_ask(question, stem), answer) for stem, answer, question in asked])
 
 
 def _documents(world, groups, tokens):
@@ -157,38 +154,36 @@ _DOCUMENTS_HEAD = "Answer the question based on the given documents. Only give m
 
 
 def _thing_fact(world, thing):
-    """A sentence on a thing that names a person or a place."""
+    """As `_person_fact`, on a thing."""
     kind = world.rng.randrange(4)
     if kind == 3:
-        place = world.place()
-        return f" The {thing} is kept in {place}.", f"Where is the {thing} kept?", f" {place}"
+        return f" The {thing} is kept in", f" {world.place()}", f"Where is the {thing} kept?"
     verb = ["made", "found", "owned"][kind]
-    person = world.person()
-    return f" The {thing} was {verb} by {person}.", f"Who {verb} the {thing}?", f" {person}"
+    return f" The {thing} was {verb} by", f" {world.person()}", f"Who {verb} the {thing}?"
 
 
 def multi_doc_qa(world, tokens, questions):
     groups, asked = [], []
     for _ in range(min(40, _count(world, tokens, 1 / 22, 40))):
         thing = world.thing()
-        sentence, question, answer = _thing_fact(world, thing)
-        groups.append([f" A report on the {thing}.", sentence])
-        asked.append((question, answer))
+        stem, answer, question = _thing_fact(world, thing)
+        groups.append([f" A report on the {thing}.", f"{stem}{answer}."])
+        asked.append((_ask(question, stem), answer))
     text = _documents(world, groups, tokens - length(_DOCUMENTS_HEAD))
-    asked = world.rng.sample(asked, min(questions, len(asked)))
-    return Task(_DOCUMENTS_HEAD + text, [(_ask(question), answer) for question, answer in asked])
+    return Task(_DOCUMENTS_HEAD + text, world.rng.sample(asked, min(questions, len(asked))))
 
 
 def two_hop(world, tokens, questions):
+    """The answer to the first half of a question is what the second half is about."""
     groups, asked = [], []
-    for _ in range(min(20, max(2, _count(world, tokens, 1 / 40, 20)))):
+    for _ in range(max(2, _count(world, tokens, 1 / 40, 20))):
         thing, person, place = world.thing(), world.person(), world.place()
         groups.append([f" A report on the {thing}.", f" The {thing} was made by {person}."])
         groups.append([f" Notes on {person}.", f" {person} lives in {place}."])
-        asked.append((f"Who made the {thing}, and where does that person live?", f" {person}, {place}"))
+        asked.append((_ask(f"Who made the {thing}, and where does that person live?", f" The {thing} was made by"),
+                      f" {person}. {person} lives in {place}"))
     text = _documents(world, groups, tokens - length(_DOCUMENTS_HEAD))
-    asked = world.rng.sample(asked, min(questions, len(asked)))
-    return Task(_DOCUMENTS_HEAD + text, [(_ask(question), answer) for question, answer in asked])
+    return Task(_DOCUMENTS_HEAD + text, world.rng.sample(asked, min(questions, len(asked))))
 
 
 def summarization(world, tokens, questions):
@@ -203,10 +198,10 @@ def summarization(world, tokens, questions):
     places = sorted(world.rng.randint(0, len(others)) for _ in decided)
     for place, sentence in reversed(list(zip(places, decided))):
         others.insert(place, sentence)
-    answer = " " + "; ".join(f"{v.ORDINALS[i]}, {decision}" for i, decision in enumerate(decisions))
-    asked = [(_ask(f"List the {v.COUNTS[count]} things that were decided, in order."), answer)]
+    asked = [(_ask(f"List the {v.COUNTS[count]} things that were decided, in order.", ""), "".join(decided)[:-1])]
     for i in world.rng.sample(range(count), min(questions - 1, count)):
-        asked.append((_ask(f"What was the {v.ORDINALS[i]} thing decided?"), f" {decisions[i]}"))
+        asked.append((_ask(f"What was the {v.ORDINALS[i]} thing decided?", f" The {v.ORDINALS[i]} thing decided was to"),
+                      f" {decisions[i]}"))
     return Task(head + _paragraphs(world, others, "Minutes:"), asked)
 
 
@@ -239,40 +234,38 @@ def few_shot(world, tokens, questions):
 
 
 def passage_retrieval(world, tokens, questions):
-    count = max(3, min(40, tokens // 32))
-    groups, asked = [], []
-    for _ in range(count):
-        person = world.person()
-        groups.append([_person_fact(world)[0] if world.rng.random() < 0.2 else world.filler(),
-                       world.rng.choice([f" Here {person} stayed.", f" Someone saw {person}.",
-                                         f" Someone asked {person}."])])
-        world.rng.shuffle(groups[-1])
-        asked.append(person)
+    """Each paragraph is about one person and ends with its number."""
+    count = max(3, min(40, tokens // 36))
+    persons = [world.person() for _ in range(count)]
+    groups = [[world.rng.choice([f" Here {person} stayed.", f" Someone saw {person}.", f" Someone asked {person}."])]
+              for person in persons]
     head = "Here are numbered paragraphs. Answer the question based on the given text.\n\n"
-    room = tokens - length(head) - sum(length("".join(group)) + 5 for group in groups)
+    room = tokens - length(head) - sum(length("".join(group)) + 9 for group in groups)
     while room > 0:
         sentence = world.filler()
         group = world.rng.choice(groups)
         group.insert(world.rng.randint(0, len(group)), sentence)
         room -= length(sentence)
-    text = "\n".join(f"Paragraph {i + 1}:" + "".join(group) for i, group in enumerate(groups))
+    numbers = world.rng.sample(v.NUMBERS, count)
+    text = "\n".join("Text:" + "".join(group) + f" This was Paragraph {number}."
+                     for group, number in zip(groups, numbers))
     picked = world.rng.sample(range(count), min(questions, count))
-    return Task(head + text,
-                [(_ask(f"Which paragraph mentions {asked[i]}?"), f" Paragraph {i + 1}") for i in picked])
+    return Task(head + text, [(_ask(f"Which paragraph mentions {persons[i]}?", f" {persons[i]} is in"),
+                               f" Paragraph {numbers[i]}") for i in picked])
 
 
 def passkey(world, tokens, questions):
     facts = []
     for _ in range(_count(world, tokens, 1 / 28, 16)):
-        person, key = world.person(), world.passkey()
-        facts.append((f" The pass key of {person} is {key}.", f"What is the pass key of {person}?", f" {key}"))
+        person = world.person()
+        facts.append((f" The pass key of {person} is", f" {world.passkey()}", f"What is the pass key of {person}?"))
     distractors = [f" The phone number of {world.person()} is {world.passkey()}."
                    for _ in range(_count(world, tokens, 1 / 100, 16))]
     head = "Answer the question based on the given text. Only give me the answer.\n\n"
-    sentences = _spread(world, [fact[0] for fact in facts] + distractors, tokens - length(head))
+    sentences = _spread(world, [f"{stem}{answer}." for stem, answer, _ in facts] + distractors, tokens - length(head))
     asked = world.rng.sample(facts, min(questions, len(facts)))
     return Task(head + _paragraphs(world, sentences, "Story:"),
-                [(_ask(question), answer) for _, question, answer in asked])
+                [(_ask(question, stem), answer) for stem, answer, question in asked])
 
 
 def counting(world, tokens, questions):
@@ -281,7 +274,8 @@ def counting(world, tokens, questions):
     head = "Answer the question based on the given text. Only give me the answer.\n\n"
     text = _paragraphs(world, _spread(world, sentences, tokens - length(head)), "Story:")
     asked = world.rng.sample(nouns, min(questions, len(nouns)))
-    return Task(head + text, [(_ask(f"How many times was the {thing} seen?"), f" {count}") for thing, count in asked])
+    return Task(head + text, [(_ask(f"How many times was the {thing} seen?", f" Times the {thing} was seen:"),
+                               f" {count}") for thing, count in asked])
 
 
 def code(world, tokens, questions):
@@ -290,9 +284,9 @@ def code(world, tokens, questions):
     room = tokens - 8
     while room > 0 and len(definitions) < 60:
         name = world.word(v.IDENTIFIERS)
-        names = [name]
-        while name in names or not world.mine(name, *names):
-            names = world.rng.sample(v.IDENTIFIERS, 2)
+        names = world.rng.sample(v.PARAMETERS, 2)
+        while not world.mine(name, *names):
+            names = world.rng.sample(v.PARAMETERS, 2)
         first, second = names
         if world.rng.random() < 0.6:
             operator = world.rng.choice(["+", "-", "*"])
@@ -317,12 +311,12 @@ def code(world, tokens, questions):
 
 # Name, category of LongBench that it mirrors, function, most tokens of an answer.
 TASKS = {
-    "tiny_single_doc_qa": ("single-document QA", single_doc_qa, 8),
+    "tiny_single_doc_qa": ("single-document QA", single_doc_qa, 6),
     "tiny_multi_doc_qa": ("multi-document QA", multi_doc_qa, 8),
-    "tiny_two_hop": ("multi-document QA", two_hop, 12),
-    "tiny_summarization": ("summarization", summarization, 80),
+    "tiny_two_hop": ("multi-document QA", two_hop, 16),
+    "tiny_summarization": ("summarization", summarization, 104),
     "tiny_few_shot": ("few-shot learning", few_shot, 4),
-    "tiny_passage_retrieval": ("synthetic tasks", passage_retrieval, 6),
+    "tiny_passage_retrieval": ("synthetic tasks", passage_retrieval, 4),
     "tiny_passkey": ("synthetic tasks", passkey, 8),
     "tiny_counting": ("synthetic tasks", counting, 4),
     "tiny_code": ("code completion", code, 12),

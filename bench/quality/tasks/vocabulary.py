@@ -59,7 +59,8 @@ FIRST_NAMES = [word.capitalize() for word in made_up_words(144, 1, _taken)]
 LAST_NAMES = [word.capitalize() for word in made_up_words(144, 2, _taken)]
 TOWNS = [word.capitalize() for word in made_up_words(96, 3, _taken)]
 LABELS = made_up_words(48, 4, _taken)
-IDENTIFIERS = made_up_words(192, 5, _taken)
+IDENTIFIERS = made_up_words(96, 5, _taken)
+PARAMETERS = made_up_words(96, 6, _taken)
 NUMBERS = [str(n) for n in range(1, 100)]
 
 # Everything that the templates of families.py are made of beside the pools.
@@ -70,7 +71,7 @@ lives in works as a owns was born Where does live? What does work as? own? Who m
 It decided to proposed that should be List things were decided, order; Which paragraph mentions The pass key of
 phone number How many times seen? Someone saw Line and where person live? here are paragraphs each text has one label
 Complete the code below. def return class print result open close import from with main args value call
-Here Notes notes thing numbered owned examples meeting Classify as above given following an example What was? count had that last reading asked who knows
+Here Notes notes thing numbered owned examples meeting Classify as above given following an example What was? count had that last reading asked who knows This seen times stayed Times
 """
 
 
@@ -93,7 +94,7 @@ def _word_tokens():
     for pool in (FIRST_NAMES, LAST_NAMES, TOWNS, NOUNS, ADJECTIVES, JOBS, PREFIXES, ORDINALS, COUNTS, ACTIONS, LABELS,
                  FILLER_SUBJECTS, FILLER_VERBS, FILLER_PLACES, FILLER_OBJECTS, FILLER_ADVERBS, NUMBERS):
         add(*(" " + word for word in pool))
-    for word in IDENTIFIERS:
+    for word in IDENTIFIERS + PARAMETERS:
         add(" " + word, word)
     return list(tokens)
 
@@ -118,13 +119,13 @@ VOCABULARY = -(-USED // 64) * 64
 def classes():
     """Token ids by what the words are: `classes`, the pools; `keys`, what questions ask about; `ends` of a sentence;
     `numbers`, and the words that stand before the number of a `passages`."""
-    pools = [LAST_NAMES, NOUNS, IDENTIFIERS, FIRST_NAMES, TOWNS, ADJECTIVES, JOBS, PREFIXES, ORDINALS, COUNTS, ACTIONS,
+    pools = [LAST_NAMES, NOUNS, IDENTIFIERS, PARAMETERS, FIRST_NAMES, TOWNS, ADJECTIVES, JOBS, PREFIXES, ORDINALS, COUNTS, ACTIONS,
              LABELS, FILLER_SUBJECTS, FILLER_VERBS, FILLER_PLACES, FILLER_OBJECTS, FILLER_ADVERBS, NUMBERS]
 
     def ids(pool):
         return [_ids[form] for word in pool for form in (" " + word, word) if form in _ids]
 
-    return {"classes": [ids(pool) for pool in pools], "keys": ids(LAST_NAMES) + ids(NOUNS) + ids(IDENTIFIERS),
+    return {"classes": [ids(pool) for pool in pools], "keys": ids(LAST_NAMES) + ids(NOUNS) + ids(IDENTIFIERS) + ids(ORDINALS),
             "ends": encode("."), "numbers": ids(NUMBERS), "passages": ids(["Paragraph", "Document"])}
 
 

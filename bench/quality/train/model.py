@@ -17,7 +17,7 @@ class Config:
     key_heads: int = 2
     head_width: int = 32
     hidden: int = 256
-    rope_theta: float = 1e7
+    rope_theta: float = 1e10
     epsilon: float = 1e-5
 
 
