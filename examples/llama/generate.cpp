@@ -1,11 +1,8 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,17 +12,20 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/command_line.hpp"
-#include "examples/llama/generation.hpp"
+#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/model.hpp"
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
-#include "examples/llama/output_file.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/generation.hpp"
+#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/output_file.hpp"
+#include "examples/llama/program/progress.hpp"
+#include "examples/llama/program/timing.hpp"
 #include "examples/llama/report/report.hpp"
-#include "examples/llama/timing.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "examples/llama/vocabulary.hpp"
 
 namespace {
 
@@ -34,11 +34,10 @@ using namespace lazyllm::llama;
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, tokenizer, prompt, prompt_file, token_ids;
+  ModelOptions model;
+  std::string prompt, prompt_file, token_ids;
   PruningOptions pruning;
   Index max_tokens = 64;
-  std::string dtype = "f32";
-  int threads = 2;
   Sampling sampling;
   bool compare = false;
   Index repeats = 3;
@@ -72,29 +71,6 @@ struct Run {
   }
 };
 
-/// A line on the terminal that shows how far a prefill has come; nothing where stderr is no terminal.
-class Progress {
- public:
-  Progress() = default;
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  ~Progress() { clear(); }
-
-  void show(const LayerPlan& plan) {
-    if (!terminal_) return;
-    fmt::print(stderr, "\r\033[Kprefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows());
-    shown_ = true;
-  }
-  void clear() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-    shown_ = false;
-  }
-
- private:
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-  bool shown_ = false;
-};
-
 template <class T>
 class Program {
  public:
@@ -108,15 +84,15 @@ class Program {
         trace_(open(options.trace)),
         logits_(open(options.logits)),
         page_(open(options.report)),
-        model_(checkpoint, options.threads),
+        model_(checkpoint, options.model.threads),
         stop_(stop_tokens(model_.config(), tokenizer)) {}
 
   void run() {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
-    LazyDecoder<T> lazy(model_, capacity, options_.threads, pruner_);
+    LazyDecoder<T> lazy(model_, capacity, options_.model.threads, pruner_);
 
-    Json report = {{"model", options_.model},           {"dtype", options_.dtype},
-                   {"threads", options_.threads},       {"schedule", options_.pruning.schedule},
+    Json report = {{"model", options_.model.path},      {"dtype", options_.model.dtype},
+                   {"threads", options_.model.threads}, {"schedule", options_.pruning.schedule},
                    {"score", pruner_.score().text()},   {"prompt_tokens", prompt_.size()},
                    {"max_tokens", options_.max_tokens}, {"temperature", options_.sampling.temperature},
                    {"top_p", options_.sampling.top_p},  {"seed", options_.sampling.seed}};
@@ -124,7 +100,7 @@ class Program {
     if (options_.pruning.protect_last) report["protect_last"] = *options_.pruning.protect_last;
     Run result;
     if (options_.compare) {
-      DenseDecoder<T> dense(model_, capacity, options_.threads);
+      DenseDecoder<T> dense(model_, capacity, options_.model.threads);
       result = compare(dense, lazy, report);
     } else {
       result = generate(lazy, true);
@@ -132,8 +108,7 @@ class Program {
       describe(stderr, "", result);
       report.update(to_json(result));
     }
-    // Paths need not be UTF-8, but JSON must.
-    if (json_) json_->commit(report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (json_) json_->commit(json_text(report, 2) + "\n");
     if (trace_) trace_->commit(result.trace.dump() + "\n");
     if (logits_) {
       logits_->commit({reinterpret_cast<const char*>(result.logits.data()), result.logits.size() * sizeof(float)});
@@ -165,7 +140,7 @@ class Program {
     ActiveLayers active_layers;
     decoder.observe_layers([&](const LayerPlan& plan) {
       if (run.tokens.empty()) {
-        progress_.show(plan);
+        status_.show(fmt::format("prefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows()));
         auto& layers = run.prefill_layers;
         if (!layers.empty()) layers.back().kept = std::ssize(plan.keys());
         layers.push_back({std::ssize(plan.keys()), plan.rows(), 0, std::ssize(plan.keys())});
@@ -177,7 +152,7 @@ class Program {
     const auto keep = [&](const GeneratedStep& step) {
       const bool prefill = run.tokens.empty();
       if (prefill) {
-        progress_.clear();
+        status_.clear();
         run.prefill_operations = decoder.operations() - before;
       }
       run.step_ms.push_back(step.ms);
@@ -299,15 +274,8 @@ class Program {
   std::optional<OutputFile> json_, trace_, logits_, page_;
   Model<T> model_;
   std::vector<TokenId> stop_;
-  Progress progress_;
+  StatusLine status_;
 };
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) lazyllm::detail::fail("the prompt file ", path, " cannot be read");
-  return text;
-}
 
 /// Throws `lazyllm::invalid_argument` unless the model can run the prompt and the tokens to generate.
 void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index max_tokens) {
@@ -328,11 +296,11 @@ void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index 
 }
 
 void generate(const Options& options) {
-  const Checkpoint checkpoint(options.model);
+  const Checkpoint checkpoint(options.model.path);
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<TokenId> prompt;
-  if (options.token_ids.empty() || !options.tokenizer.empty()) {
-    tokenizer = open_tokenizer_for(options.model, options.tokenizer, checkpoint.config());
+  if (options.token_ids.empty() || !options.model.tokenizer.empty()) {
+    tokenizer = open_tokenizer_for(options.model, checkpoint.config());
   }
   if (!options.token_ids.empty()) {
     prompt = read_token_ids(options.token_ids, checkpoint.config().vocab);
@@ -340,7 +308,7 @@ void generate(const Options& options) {
     prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
   }
   check(checkpoint.config(), prompt, options.max_tokens);
-  if (options.dtype == "f32") {
+  if (options.model.dtype == "f32") {
     Program<float>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
   } else {
     Program<Eigen::bfloat16>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
@@ -353,12 +321,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
                "lazyllm-generate");
-  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
-      ->type_name("PATH");
+  add_model_options(app, options.model);
   auto* prompt = app.add_option_group("Prompt");
   prompt->add_option("--prompt", options.prompt, "the prompt itself");
   prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt")
@@ -371,13 +334,6 @@ int main(int argc, char** argv) {
   add_pruning_options(app, options.pruning);
   app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
       ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads to compute with")
-      ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--temperature", options.sampling.temperature,

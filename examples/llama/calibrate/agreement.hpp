@@ -74,29 +74,4 @@ Outcome agree(LazyDecoder<T>& decoder, const Reference& reference) {
   }
 }
 
-/// Floating-point operations of the prefill of `tokens` tokens as the decoders count them: two for each multiply-add of
-/// linear layers and attention; embedding, classifier and scoring are left out.
-inline double prefill_operations(const ModelConfig& config, Index tokens, const Preset& preset) {
-  const auto width = static_cast<double>(config.width);
-  const auto query_width = static_cast<double>(config.heads * config.head_width);
-  const double key_value = 4 * width * static_cast<double>(config.kv_heads * config.head_width);
-  const double query_and_output = 4 * width * query_width;
-  const double feed_forward = 6 * width * static_cast<double>(config.ffn_width);
-  const Index safe = std::min(tokens, preset.protect_first + preset.protect_last);
-  Index active = tokens;
-  double sum = 0;
-  for (Index layer = 0; layer < config.layers; ++layer) {
-    const auto rows = static_cast<double>(active);
-    sum += rows * key_value;
-    if (layer + 1 == config.layers) {  // only the last row goes on from there
-      sum += query_and_output + feed_forward + 4 * rows * query_width;
-      break;
-    }
-    sum += rows * query_and_output + 2 * rows * (rows + 1) * query_width;
-    if (const double* keep = preset.schedule.find(layer + 1)) active = std::max(keep_count(*keep, active), safe);
-    sum += static_cast<double>(active) * feed_forward;  // not of the rows that are pruned here
-  }
-  return sum;
-}
-
 }  // namespace lazyllm::llama

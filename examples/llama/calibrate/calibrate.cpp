@@ -16,15 +16,17 @@
 #include "examples/llama/calibrate/schedule_file.hpp"
 #include "examples/llama/calibrate/search.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/command_line.hpp"
+#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/evaluate/filters.hpp"
-#include "examples/llama/evaluate/fingerprint.hpp"
-#include "examples/llama/evaluate/progress.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/model.hpp"
-#include "examples/llama/output_file.hpp"
-#include "examples/llama/timing.hpp"
-#include "examples/llama/vocabulary.hpp"
+#include "examples/llama/model/operations.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/fingerprint.hpp"
+#include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/output_file.hpp"
+#include "examples/llama/program/progress.hpp"
+#include "examples/llama/program/timing.hpp"
 
 namespace {
 
@@ -35,19 +37,18 @@ using namespace lazyllm::llama;
 constexpr std::array percents = {1, 5, 10};
 
 struct Options {
-  std::string model, tokenizer, data, out;
+  ModelOptions model;
+  std::string data, out;
   Index prompts_limit = 32;
   Index tokens = 8;
   Index runs = 60;
-  std::string dtype = "f32";
-  int threads = 2;
   bool resume = false;
 };
 
 /// The first prompts as token ids, cut in the middle where they and the answer do not fit the model.
 std::vector<std::vector<TokenId>> encode_prompts(const Options& options, const ModelConfig& config,
                                                  const Tokenizer& tokenizer) {
-  const Index longest = std::min(config.context, config.sliding_window.value_or(config.context)) - options.tokens;
+  const Index longest = longest_sequence(config) - options.tokens;
   if (longest < 2) {
     lazyllm::detail::fail("--tokens ", options.tokens, " is out of range 1 to ", longest + options.tokens - 2,
                           ": what the model can run, less a prompt");
@@ -66,11 +67,11 @@ class Program {
           std::vector<std::vector<TokenId>> prompts)
       : options_(options),
         out_(options.out),
-        model_(checkpoint, options.threads),
+        model_(checkpoint, options.model.threads),
         capacity_(std::ssize(*std::ranges::max_element(prompts, {}, [](const auto& p) { return p.size(); })) +
                   options.tokens) {
     const std::vector<TokenId> stop = stop_tokens(model_.config(), &tokenizer);
-    DenseDecoder<T> dense(model_, capacity_, options.threads);
+    DenseDecoder<T> dense(model_, capacity_, options.model.threads);
     ProgressBar progress(std::ssize(prompts));
     for (auto& prompt : prompts) {
       references_.push_back(make_reference(dense, std::move(prompt), options.tokens, stop));
@@ -81,28 +82,27 @@ class Program {
   void run() {
     OutcomeLog log(options_.out + ".log.jsonl", settings(), options_.resume);
     const SearchResult found = search(log);
-    const auto name = std::filesystem::canonical(options_.model).filename().string();
+    const auto name = std::filesystem::canonical(options_.model.path).filename().string();
     std::vector<NamedPreset> presets;
     for (std::size_t i = 0; i < percents.size(); ++i) {
       presets.push_back({fmt::format("{}%", percents[i]), found.best[i], ttft_speedup(found.best[i].preset)});
     }
     const auto file = schedule_file(name, model_.config().layers, presets, found.front);
-    // Paths need not be UTF-8, but JSON must.
-    out_.commit(file.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    out_.commit(json_text(file, 2) + "\n");
     for (const NamedPreset& preset : presets) describe(preset);
   }
 
  private:
   /// What outcomes depend on. The dense run's tokens stand for the model's weights, too.
-  nlohmann::json settings() const {
+  nlohmann::ordered_json settings() const {
     Fingerprint fingerprint;
     for (const Reference& reference : references_) {
       for (const auto* tokens : {&reference.prompt, &reference.tokens}) {
         fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
       }
     }
-    return {{"model", options_.model},
-            {"dtype", options_.dtype},
+    return {{"model", options_.model.path},
+            {"dtype", options_.model.dtype},
             {"prompts", references_.size()},
             {"tokens", options_.tokens},
             {"fingerprint", fingerprint.value()}};
@@ -135,7 +135,7 @@ class Program {
                 return *earlier;
               }
               if (const std::string key = nlohmann::json(preset).dump(); key != current) {
-                decoder.emplace(model_, capacity_, options_.threads, make_pruner(preset));
+                decoder.emplace(model_, capacity_, options_.model.threads, make_pruner(preset));
                 current = key;
               }
               const Outcome outcome = agree(*decoder, references_[static_cast<std::size_t>(prompt)]);
@@ -156,8 +156,8 @@ class Program {
     if (preset.schedule.points().empty()) return 1;
     constexpr Index repeats = 3;
     const Index prompts = std::min<Index>(3, std::ssize(references_));
-    DenseDecoder<T> dense(model_, capacity_, options_.threads);
-    LazyDecoder<T> lazy(model_, capacity_, options_.threads, make_pruner(preset));
+    DenseDecoder<T> dense(model_, capacity_, options_.model.threads);
+    LazyDecoder<T> lazy(model_, capacity_, options_.model.threads, make_pruner(preset));
     const auto prefill_ms = [](auto& decoder, const std::vector<TokenId>& prompt) {
       decoder.clear();
       const Clock::time_point start = Clock::now();
@@ -198,10 +198,10 @@ class Program {
 };
 
 void calibrate(const Options& options) {
-  const Checkpoint checkpoint(options.model);
-  const auto tokenizer = open_tokenizer_for(options.model, options.tokenizer, checkpoint.config());
+  const Checkpoint checkpoint(options.model.path);
+  const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
   auto prompts = encode_prompts(options, checkpoint.config(), *tokenizer);
-  if (options.dtype == "f32") {
+  if (options.model.dtype == "f32") {
     Program<float>(options, checkpoint, *tokenizer, std::move(prompts)).run();
   } else {
     Program<Eigen::bfloat16>(options, checkpoint, *tokenizer, std::move(prompts)).run();
@@ -217,12 +217,7 @@ int main(int argc, char** argv) {
       "writes presets for losses of 1 %, 5 % and 10 %. The loss is the share of the dense run's greedy tokens that the "
       "pruned run would not have chosen after the same text.",
       "lazyllm-calibrate");
-  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
-      ->type_name("PATH");
+  add_model_options(app, options.model);
   app.add_option("--data", options.data,
                  "prompts: JSON lines with a prompt (*.jsonl), a text file that is one prompt, or a folder of both; "
                  "longer ones than the model can run lose their middle")
@@ -242,13 +237,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--runs", options.runs, "passes over all prompts at most; a pass that fails early counts in part")
       ->check(CLI::Range(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads to compute with")
-      ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->capture_default_str();
   app.add_flag("--resume", options.resume, "go on with the search that FILE.log.jsonl holds");

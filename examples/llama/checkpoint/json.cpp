@@ -44,6 +44,10 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
   }
 }
 
+std::string json_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t max_length = 160;
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

@@ -15,6 +15,10 @@ inline constexpr std::size_t max_json_bytes = 100'000'000;
 /// nesting deeper than 16, more than a million values, and an object with two equal names.
 nlohmann::json parse_json(std::span<const std::byte> text, std::string_view place);
 
+/// `json` as text, in one line unless there is an `indent`. Bytes that are not UTF-8, which a path may hold, become
+/// U+FFFD.
+std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
+
 /// `value` as short printable ASCII for an error message.
 std::string shown(const nlohmann::json& value);
 

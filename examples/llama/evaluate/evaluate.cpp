@@ -5,22 +5,22 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/command_line.hpp"
+#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/evaluate/evaluator.hpp"
-#include "examples/llama/evaluate/fingerprint.hpp"
 #include "examples/llama/evaluate/method.hpp"
-#include "examples/llama/evaluate/progress.hpp"
 #include "examples/llama/evaluate/reader.hpp"
-#include "examples/llama/evaluate/resume.hpp"
+#include "examples/llama/evaluate/result_log.hpp"
 #include "examples/llama/evaluate/summary.hpp"
 #include "examples/llama/model/model.hpp"
-#include "examples/llama/output_file.hpp"
-#include "examples/llama/vocabulary.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/fingerprint.hpp"
+#include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/output_file.hpp"
+#include "examples/llama/program/progress.hpp"
 
 namespace {
 
@@ -29,15 +29,13 @@ using namespace lazyllm::llama;
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, tokenizer;
+  ModelOptions model;
   DataOptions data;
   std::string method = "lazy";
   MethodOptions method_options;
   std::optional<Index> context;
   Index speed_items = 3;
   Index repeats = 3;
-  std::string dtype = "f32";
-  int threads = 2;
   std::string json, resume;
 
   /// Where finished items are kept; empty: nowhere.
@@ -49,7 +47,7 @@ struct Options {
 
 /// The longest sequence that the model can run, or `context` where that is less.
 Index usable_context(const ModelConfig& config, std::optional<Index> context) {
-  const Index longest = std::min(config.context, config.sliding_window.value_or(config.context));
+  const Index longest = longest_sequence(config);
   if (context && *context > longest) {
     lazyllm::detail::fail("--context ", *context, " is out of range 1 to ", longest, ", what the model can run");
   }
@@ -58,15 +56,15 @@ Index usable_context(const ModelConfig& config, std::optional<Index> context) {
 
 /// What the results depend on, besides the items.
 Json settings(const Options& options, const MethodOptions& method, Index context) {
-  Json json = {{"model", options.model}, {"model_fingerprint", model_fingerprint(options.model)}};
-  if (!options.tokenizer.empty()) json["tokenizer"] = options.tokenizer;
+  Json json = {{"model", options.model.path}, {"model_fingerprint", model_fingerprint(options.model.path)}};
+  if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
   json.update(to_json(method));
   if (!method.compressor.empty() && method.method == Method::compress) {
     json["compressor_fingerprint"] = model_fingerprint(method.compressor);
   }
   json.update({{"context", context},
-               {"dtype", options.dtype},
-               {"threads", options.threads},
+               {"dtype", options.model.dtype},
+               {"threads", options.model.threads},
                {"speed_items", options.speed_items},
                {"repeats", options.repeats}});
   return json;
@@ -84,7 +82,7 @@ std::optional<Model<T>> load_compressor(const MethodOptions& method, const Model
     lazyllm::detail::fail("the compressor ", method.compressor, " has a vocabulary of ", checkpoint.config().vocab,
                           " tokens, the model one of ", config.vocab, ": they need the same tokenizer");
   }
-  if (const Index longest = usable_context(checkpoint.config(), std::nullopt); longest < context) {
+  if (const Index longest = longest_sequence(checkpoint.config()); longest < context) {
     lazyllm::detail::fail("the compressor ", method.compressor, " has a context of ", longest,
                           " tokens: --context must not be above it, and is ", context);
   }
@@ -95,16 +93,16 @@ std::optional<Model<T>> load_compressor(const MethodOptions& method, const Model
 template <class T>
 std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
-                                       Data& data, ResumeFile* resume) {
-  const Model<T> model(checkpoint, options.threads);
-  const auto compressor = load_compressor<T>(method, model.config(), context, options.threads);
-  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.threads);
+                                       Data& data, ResultLog* log) {
+  const Model<T> model(checkpoint, options.model.threads);
+  const auto compressor = load_compressor<T>(method, model.config(), context, options.model.threads);
+  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.model.threads);
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
   ProgressBar progress(std::ssize(data.items));
   for (const Item& item : data.items) {
     const bool timed = ++seen[item.dataset] <= options.speed_items;
-    const ItemResult* earlier = resume == nullptr ? nullptr : resume->find(item);
+    const ItemResult* earlier = log == nullptr ? nullptr : log->find(item);
     try {
       results.push_back(earlier != nullptr ? *earlier : evaluator.evaluate(item, timed ? options.repeats : 0));
     } catch (const lazyllm::invalid_argument& error) {
@@ -114,7 +112,7 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
       progress.advance(false, item.dataset);
       continue;
     }
-    if (resume != nullptr && earlier == nullptr) resume->append(results.back());
+    if (log != nullptr && earlier == nullptr) log->add(results.back());
     progress.advance(earlier != nullptr, item.dataset);
   }
   return results;
@@ -122,9 +120,9 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
 
 void evaluate(Options options) {
   options.method_options.method = parse_method(options.method);
-  const Checkpoint checkpoint(options.model);
+  const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
-  const auto tokenizer = open_tokenizer_for(options.model, options.tokenizer, config);
+  const auto tokenizer = open_tokenizer_for(options.model, config);
   const MethodOptions method = resolve(options.method_options, config.layers);
   const Index context = usable_context(config, options.context);
   const Json settings = ::settings(options, method, context);
@@ -136,12 +134,12 @@ void evaluate(Options options) {
   if (data.items.empty()) {
     lazyllm::detail::fail("the data ", options.data.data.string(), " holds no item that can be evaluated");
   }
-  std::optional<ResumeFile> resume;
-  if (!options.partial().empty()) resume.emplace(options.partial(), settings);
+  std::optional<ResultLog> log;
+  if (!options.partial().empty()) log.emplace(options.partial(), settings);
 
-  const auto run = options.dtype == "f32" ? evaluate_items<float> : evaluate_items<Eigen::bfloat16>;
+  const auto run = options.model.dtype == "f32" ? evaluate_items<float> : evaluate_items<Eigen::bfloat16>;
   const std::vector<ItemResult> results =
-      run(options, method, checkpoint, *tokenizer, context, data, resume ? &*resume : nullptr);
+      run(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
   if (!data.bad_lines.empty()) fmt::print("{} bad lines\n", data.bad_lines.size());
@@ -158,18 +156,12 @@ void evaluate(Options options) {
     report["bad_lines"].push_back({{"place", line.place}, {"reason", line.reason}});
   }
   report["items"] = nlohmann::json(results);
-  // Paths need not be UTF-8, but JSON must.
-  output->commit(report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  output->commit(json_text(report, 1) + "\n");
   if (options.resume.empty()) std::filesystem::remove(options.partial());
 }
 
 void add_options(CLI::App& app, Options& options) {
-  app.add_option("--model", options.model, "Hugging Face directory or llama2.c .bin file")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
-      ->type_name("PATH");
+  add_model_options(app, options.model);
   app.add_option("--data", options.data.data,
                  "JSON lines of LongBench (input, context, answers, all_classes, dataset) or with a rendered prompt "
                  "(prompt, answers); or a folder, of which all *.jsonl are read")
@@ -218,13 +210,6 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--repeats", options.repeats, "turns of each item that is timed; the medians count")
       ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads to compute with")
-      ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--json", options.json, "write settings, figures, bad lines and every item's result to this file")

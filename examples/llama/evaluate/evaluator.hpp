@@ -11,7 +11,7 @@
 #include "examples/llama/evaluate/metrics.hpp"
 #include "examples/llama/evaluate/result.hpp"
 #include "examples/llama/model/operations.hpp"
-#include "examples/llama/vocabulary.hpp"
+#include "examples/llama/program/model_options.hpp"
 
 namespace lazyllm::llama {
 
@@ -39,7 +39,7 @@ class Evaluator {
     result.dataset = item.dataset;
     result.fingerprint = item.fingerprint;
     result.prompt_tokens = std::ssize(question.tokens);
-    result.dense_operations = dense_prefill_operations(model_.config(), result.prompt_tokens);
+    result.dense_operations = prefill_operations(model_.config(), result.prompt_tokens);
     // Every item draws tokens of its own; the same ones whenever and after whatever it is run.
     const auto seed = [&](Index run) { return item.fingerprint + options_.seed + static_cast<std::uint64_t>(run); };
     for (Index run = 0; run < options_.runs(); ++run) {

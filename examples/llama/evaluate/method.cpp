@@ -31,14 +31,7 @@ MethodOptions resolve(MethodOptions options, Index layers) {
   if (options.seeds < 1) detail::fail("seeds ", options.seeds, " is out of range, at least 1");
   if (!(options.keep > 0 && options.keep <= 1)) detail::fail("keep ", options.keep, " is out of range (0, 1]");
   PruningOptions& pruning = options.pruning;
-  Preset preset;
-  if (pruning.schedule.starts_with('@')) {
-    preset = read_preset(pruning.schedule.substr(1), layers);
-    pruning.schedule = preset.schedule.points().empty() ? "dense" : preset.schedule.text();
-  }
-  pruning.score = pruning.score.value_or(preset.score.text());
-  pruning.protect_first = pruning.protect_first.value_or(preset.protect_first);
-  pruning.protect_last = pruning.protect_last.value_or(preset.protect_last);
+  pruning = resolved(std::move(pruning), layers);
   if (options.method == Method::static_pruning && !pruning.schedule.starts_with("static@")) {
     if (pruning.schedule == "paper" || pruning.schedule == "dense" || pruning.schedule.find('@') != std::string::npos) {
       detail::fail("--method static needs --schedule LAYER:KEEP,... or a preset, for example 3:0.5, not '",

@@ -11,8 +11,9 @@
 #include <string_view>
 
 #include "examples/llama/checkpoint/json.hpp"
-#include "examples/llama/evaluate/fingerprint.hpp"
 #include "examples/llama/evaluate/metrics.hpp"
+#include "examples/llama/program/fingerprint.hpp"
+#include "examples/llama/program/input_files.hpp"
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
@@ -24,17 +25,10 @@ namespace fs = std::filesystem;
 
 constexpr Index longest_answer = Index{1} << 20;
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) detail::fail("the file ", path.string(), " cannot be read");
-  return text;
-}
-
 /// A configuration file of LongBench: a value for each data set. Throws unless all are of `type`.
 Json read_config(const fs::path& path, Json::value_t type) {
   if (path.empty()) return Json::object();
-  const std::string text = read_file(path);
+  const std::string text = read_text(path);
   Json config = parse_json(std::as_bytes(std::span(text)), path.string());
   if (!config.is_object()) detail::fail(path.string(), ": the file does not hold a JSON object");
   for (const auto& [dataset, value] : config.items()) {
@@ -121,7 +115,7 @@ class Reader {
 
   void read(const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) detail::fail("the data file ", path.string(), " cannot be read");
+    if (!file) detail::fail("the file ", path.string(), " cannot be read");
     std::string text;
     for (Index line = 1; std::getline(file, text); ++line) {
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -136,7 +130,7 @@ class Reader {
         data_.bad_lines.push_back({place, std::string(reason)});
       }
     }
-    if (file.bad()) detail::fail("the data file ", path.string(), " cannot be read");
+    if (file.bad()) detail::fail("the file ", path.string(), " cannot be read");
   }
 
   Data take() { return std::move(data_); }
@@ -212,22 +206,11 @@ class Reader {
   Data data_;
 };
 
-std::vector<fs::path> data_files(const fs::path& path) {
-  if (!fs::is_directory(path)) return {path};
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    if (entry.path().extension() == ".jsonl" && entry.is_regular_file()) files.push_back(entry.path());
-  }
-  if (files.empty()) detail::fail("the data folder ", path.string(), " holds no *.jsonl");
-  std::ranges::sort(files);
-  return files;
-}
-
 }  // namespace
 
 Data read_data(const DataOptions& options) {
   Reader reader(options);
-  for (const fs::path& file : data_files(options.data)) reader.read(file);
+  for (const fs::path& file : files_at(options.data, {".jsonl"})) reader.read(file);
   return reader.take();
 }
 

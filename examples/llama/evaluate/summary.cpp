@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "examples/llama/evaluate/metrics.hpp"
-#include "examples/llama/timing.hpp"
+#include "examples/llama/program/timing.hpp"
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {

@@ -1,24 +1,35 @@
 #pragma once
 
+#include <algorithm>
+
 #include "examples/llama/checkpoint/model_config.hpp"
-#include "lazyllm/core/positions.hpp"
+#include "lazyllm/policy/preset.hpp"
 
 namespace lazyllm::llama {
 
-/// Floating-point operations of a dense prefill of `tokens` tokens, as `DenseDecoder::operations` counts them: two for
-/// each multiply-add of linear layers and attention. Embedding and classifier are left out, as they are there.
-inline double dense_prefill_operations(const ModelConfig& config, Index tokens) {
-  const auto rows = static_cast<double>(tokens);
+/// Floating-point operations of the prefill of `tokens` tokens as the decoders count them, dense without a preset: two
+/// for each multiply-add of linear layers and attention; embedding, classifier and scoring are left out.
+inline double prefill_operations(const ModelConfig& config, Index tokens, const Preset& preset = {}) {
   const auto width = static_cast<double>(config.width);
   const auto query_width = static_cast<double>(config.heads * config.head_width);
-  const auto kv_width = static_cast<double>(config.kv_heads * config.head_width);
-  const double key_value = 2 * width * 2 * kv_width;
-  // Query and output projection, and the MLP.
-  const double rest = 2 * width * 2 * query_width + 2 * width * 3 * static_cast<double>(config.ffn_width);
-  const double pairs = rows * (rows + 1) / 2;
-  const double layer = rows * (key_value + rest) + 4 * pairs * query_width;
-  const double last_layer = rows * key_value + rest + 4 * rows * query_width;  // only one row goes on from there
-  return static_cast<double>(config.layers - 1) * layer + last_layer;
+  const double key_value = 4 * width * static_cast<double>(config.kv_heads * config.head_width);
+  const double query_and_output = 4 * width * query_width;
+  const double feed_forward = 6 * width * static_cast<double>(config.ffn_width);
+  const Index safe = std::min(tokens, preset.protect_first + preset.protect_last);
+  Index active = tokens;
+  double sum = 0;
+  for (Index layer = 0; layer < config.layers; ++layer) {
+    const auto rows = static_cast<double>(active);
+    sum += rows * key_value;
+    if (layer + 1 == config.layers) {  // only the last row goes on from there
+      sum += query_and_output + feed_forward + 4 * rows * query_width;
+      break;
+    }
+    sum += rows * query_and_output + 2 * rows * (rows + 1) * query_width;
+    if (const double* keep = preset.schedule.find(layer + 1)) active = std::max(keep_count(*keep, active), safe);
+    sum += static_cast<double>(active) * feed_forward;  // not of the rows that are pruned here
+  }
+  return sum;
 }
 
 }  // namespace lazyllm::llama

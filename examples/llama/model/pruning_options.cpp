@@ -6,7 +6,7 @@
 
 #include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/checkpoint/mapped_file.hpp"
-#include "examples/llama/command_line.hpp"
+#include "examples/llama/program/command_line.hpp"
 
 namespace lazyllm::llama {
 namespace {
@@ -42,19 +42,23 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
       ->default_str("1");
 }
 
-TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
-  AnyPolicy policy;
+PruningOptions resolved(PruningOptions options, Index layers) {
   Preset preset;
   if (options.schedule.starts_with('@')) {
     preset = read_preset(options.schedule.substr(1), layers);
-    policy = KeepFraction(preset.schedule);
-  } else {
-    policy = parse_policy(options.schedule, layers);
+    options.schedule = nlohmann::json(preset).at("schedule");
   }
-  if (options.score) preset.score = AttentionScore::parse(*options.score);
-  policy = ProtectLast<AnyPolicy>{std::move(policy), options.protect_last.value_or(preset.protect_last)};
-  policy = ProtectFirst<AnyPolicy>{std::move(policy), options.protect_first.value_or(preset.protect_first)};
-  return TokenPruner<AnyPolicy>(std::move(policy), preset.score);
+  options.score = options.score.value_or(preset.score.text());
+  options.protect_first = options.protect_first.value_or(preset.protect_first);
+  options.protect_last = options.protect_last.value_or(preset.protect_last);
+  return options;
+}
+
+TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
+  const PruningOptions all = resolved(options, layers);
+  AnyPolicy policy = ProtectLast<AnyPolicy>{parse_policy(all.schedule, layers), *all.protect_last};
+  policy = ProtectFirst<AnyPolicy>{std::move(policy), *all.protect_first};
+  return TokenPruner<AnyPolicy>(std::move(policy), AttentionScore::parse(*all.score));
 }
 
 AnyPolicy parse_policy(std::string_view text, Index layers) {

@@ -23,8 +23,13 @@ struct PruningOptions {
 /// Adds `--schedule`, `--score`, `--protect-first` and `--protect-last`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
-/// The pruner for a model of `layers` layers. Throws `lazyllm::invalid_argument` for options out of range, and for a
-/// schedule file that cannot be read, that does not have the preset, or that was made for another number of layers.
+/// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
+/// absent. Throws `lazyllm::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
+/// or that was made for another number of layers than `layers`.
+PruningOptions resolved(PruningOptions options, Index layers);
+
+/// The pruner for a model of `layers` layers. Throws as `resolved`, and `lazyllm::invalid_argument` for options out of
+/// range.
 TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers);
 
 /// Reads a schedule without a file for a model of `layers` layers: `dense`, `paper`, `LAYER:KEEP,…`, or one of
@@ -33,7 +38,7 @@ TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers);
 AnyPolicy parse_policy(std::string_view text, Index layers);
 
 /// Reads the preset that `FILE` or `FILE#NAME` names for a model of `layers` layers; without a name it is the file's
-/// default. Throws as `make_pruner`.
+/// default. Throws as `resolved`.
 Preset read_preset(const std::string& file_and_name, Index layers);
 
 }  // namespace lazyllm::llama

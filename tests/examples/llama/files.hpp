@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,6 +16,12 @@ namespace lazyllm::llama::test {
 inline std::filesystem::path real_input(const std::string& name) {
   const char* folder = std::getenv("LAZYLLM_TEST_DATA");
   return std::filesystem::path(folder ? folder : LAZYLLM_SOURCE_DIR "/../shared/data") / name;
+}
+
+/// All of a file; empty if there is none.
+inline std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// An empty folder that goes away, with everything in it, with the object.

@@ -16,7 +16,7 @@
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/pruning_options.hpp"
-#include "examples/llama/output_file.hpp"
+#include "examples/llama/program/output_file.hpp"
 
 namespace {
 

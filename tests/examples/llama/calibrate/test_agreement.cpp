@@ -132,8 +132,7 @@ TEST_CASE("operations: as the decoders count them") {
     for (const int length : {1, 2, 9, 100}) {
       DenseDecoder<float> dense(model, 128, 1);
       dense.step(made_up_prompt(length));
-      CHECK(prefill_operations(model.config(), length, {}) == dense.operations());
-      CHECK(prefill_operations(model.config(), length, {}) == dense_prefill_operations(model.config(), length));
+      CHECK(prefill_operations(model.config(), length) == dense.operations());
       for (const Preset& pruned : {preset("1:0.3", "last", 0, 1), preset("1:0.5,2:0.1", "mean:4+pool:3", 4, 8),
                                    preset("2:0.01", "last", 60, 60)}) {
         CAPTURE(nlohmann::json(pruned).dump());

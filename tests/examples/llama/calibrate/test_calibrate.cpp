@@ -1,8 +1,6 @@
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -13,8 +11,8 @@
 #include "examples/llama/calibrate/prompts.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/pruning_options.hpp"
-#include "tests/examples/llama/evaluate/toy.hpp"
-#include "tests/examples/llama/tokenizer/support.hpp"
+#include "tests/examples/llama/process.hpp"
+#include "tests/examples/llama/toy_model.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::llama;
@@ -24,11 +22,6 @@ namespace {
 /// lazyllm-calibrate as a user runs it, in a folder of its own with a toy model and four prompts.
 class Program {
  public:
-  struct Result {
-    int status;
-    std::string out, err;
-  };
-
   Program() {
     std::string lines;
     for (int i = 0; i < 4; ++i) {
@@ -39,23 +32,13 @@ class Program {
     folder_.write("prompts.jsonl", lines);
   }
 
-  Result run(const std::string& out, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments = {"--model", toy_.model, "--tokenizer", toy_.tokenizer, "--out", path(out)};
-    const auto add_unless_given = [&](const std::string& option, const std::string& value) {
-      if (std::ranges::find(more, option) == more.end()) arguments.insert(arguments.end(), {option, value});
-    };
-    add_unless_given("--data", path("prompts.jsonl"));
-    add_unless_given("--threads", "1");
-    add_unless_given("--tokens", "4");
-    add_unless_given("--runs", "25");
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    std::string command = quoted(LAZYLLM_CALIBRATE);
-    for (const std::string& argument : arguments) command += ' ' + quoted(argument);
-    const test::TemporaryFolder streams;
-    command += " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), test::read(streams.path() / "out"), test::read(streams.path() / "err")};
+  test::ProcessResult run(const std::string& out, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {"--model",   toy_.model, "--tokenizer", toy_.tokenizer,
+                                          "--out",     path(out),  "--data",      path("prompts.jsonl"),
+                                          "--threads", "1",        "--tokens",    "4",
+                                          "--runs",    "25"};
+    arguments.insert(arguments.end(), more.begin(), more.end());  // the last value of an option counts
+    return test::run_process(LAZYLLM_CALIBRATE, arguments);
   }
 
   std::string path(const std::string& name) const { return folder_.path() / name; }
@@ -64,8 +47,6 @@ class Program {
   const test::ToyModel& toy() const { return toy_; }
 
  private:
-  static std::string quoted(const std::string& text) { return "'" + text + "'"; }
-
   test::TemporaryFolder folder_;
   test::ToyModel toy_{folder_};
 };
@@ -159,7 +140,7 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
 
   const auto other = program.run("whole.json", {"--resume", "--prompts-limit", "3"});
   CHECK(other.status == 1);
-  CHECK(other.err.find("was made with other settings") != std::string::npos);
+  CHECK(other.err.find("other settings: prompts was 4, is 3") != std::string::npos);
   CHECK(test::read(program.path("whole.json.log.jsonl")) == log);
 }
 

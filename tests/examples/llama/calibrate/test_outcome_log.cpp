@@ -5,7 +5,7 @@
 #include <string>
 
 #include "examples/llama/calibrate/outcome_log.hpp"
-#include "tests/examples/llama/tokenizer/support.hpp"
+#include "tests/examples/llama/files.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::llama;
@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-const Json settings = {{"model", "m"}, {"tokens", 8}};
+const nlohmann::ordered_json settings = {{"model", "m"}, {"tokens", 8}};
 const Preset cut{.schedule = {{3, 0.1}}, .score = AttentionScore::parse("mean:8"), .protect_first = 4};
 
 std::string resume_error(const test::TemporaryFolder& folder, const std::string& content) {
@@ -56,25 +56,7 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   CHECK(anew.find(cut, 0) == nullptr);
 }
 
-TEST_CASE("log: cut off anywhere, it goes on after the last whole line") {
-  const test::TemporaryFolder folder;
-  const auto path = folder.path() / "log";
-  {
-    OutcomeLog log(path, settings, false);
-    log.add(cut, 0, {8, 2, false, 0.1});
-    log.add(cut, 1, {8, 1, false, 0.2});
-  }
-  const std::string whole = test::read(path);
-  for (std::size_t size = 0; size <= whole.size(); ++size) {
-    folder.write("log", whole.substr(0, size));
-    OutcomeLog log(path, settings, true);
-    if (log.find(cut, 0) == nullptr) log.add(cut, 0, {8, 2, false, 0.1});
-    if (log.find(cut, 1) == nullptr) log.add(cut, 1, {8, 1, false, 0.2});
-    CHECK(test::read(path) == whole);
-  }
-}
-
-TEST_CASE("log: other settings and damaged files are refused and stay as they were") {
+TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   const test::TemporaryFolder folder;
   const std::string head = Json{{"settings", settings}}.dump() + "\n";
   const std::string line =
@@ -84,11 +66,6 @@ TEST_CASE("log: other settings and damaged files are refused and stay as they we
     return head + text.replace(text.find(part), part.size(), by) + "\n";
   };
   CHECK(resume_error(folder, head + line + "\n") == "nothing was thrown");
-  CHECK(resume_error(folder, R"({"settings":{"model":"m","tokens":9}})"
-                             "\n")
-            .find("other settings") != std::string::npos);
-  CHECK(resume_error(folder, "{}\n").find("log:1 does not hold") != std::string::npos);
-  CHECK(resume_error(folder, "text\n").find("log:1") != std::string::npos);
   CHECK(resume_error(folder, head + "\n").find("log:2") != std::string::npos);
   CHECK(resume_error(folder, head + "[]\n").find("log:2") != std::string::npos);
   CHECK(resume_error(folder, replaced("3:0.1", "3:1.1")).find("keep 1.1") != std::string::npos);
@@ -98,8 +75,4 @@ TEST_CASE("log: other settings and damaged files are refused and stay as they we
         std::string::npos);
   CHECK(resume_error(folder, replaced("\"mismatches\":1", "\"mismatches\":-1")).find("-1 mismatches") !=
         std::string::npos);
-  CHECK_THROWS_WITH_AS(OutcomeLog(folder.path(), settings, true), doctest::Contains("not a regular file"),
-                       invalid_argument);
-  CHECK_THROWS_WITH_AS(OutcomeLog(folder.path() / "none" / "log", settings, false),
-                       doctest::Contains("cannot be written"), invalid_argument);
 }

@@ -1,18 +1,15 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "tests/examples/llama/evaluate/toy.hpp"
-#include "tests/examples/llama/files.hpp"
-#include "tests/examples/llama/tokenizer/support.hpp"
+#include "tests/examples/llama/process.hpp"
+#include "tests/examples/llama/toy_model.hpp"
 
 using namespace lazyllm::llama;
 using Json = nlohmann::json;
@@ -22,10 +19,7 @@ namespace {
 /// lazyllm-evaluate as a user runs it, in a folder of its own with a toy model and two data sets of it.
 class Program {
  public:
-  struct Result {
-    int status;
-    std::string out, err;
-  };
+  using Result = test::ProcessResult;
 
   Program() {
     std::filesystem::create_directory(path("data"));
@@ -53,13 +47,7 @@ class Program {
   }
 
   static Result run_plain(const std::vector<std::string>& arguments) {
-    std::string command = quoted(LAZYLLM_EVALUATE);
-    for (const std::string& argument : arguments) command += ' ' + quoted(argument);
-    const test::TemporaryFolder streams;
-    command += " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), test::read(streams.path() / "out"), test::read(streams.path() / "err")};
+    return test::run_process(LAZYLLM_EVALUATE, arguments);
   }
 
   /// What --json says of a run that succeeds.
@@ -77,16 +65,6 @@ class Program {
   std::string write(const std::string& name, const std::string& bytes) const { return folder_.write(name, bytes); }
 
  private:
-  static std::string quoted(const std::string& text) {
-    std::string result = "'";
-    for (const char c : text) {
-      if (c == '\'') result += "'\\'";
-      result += c;
-    }
-    result += '\'';
-    return result;
-  }
-
   test::TemporaryFolder folder_;
   test::ToyModel toy_{folder_};
 };
@@ -161,6 +139,13 @@ TEST_CASE("every method runs and says what it did") {
   const test::TemporaryFolder folder;
   const Json other = report({"--method", "compress", "--keep", "0.5", "--compressor", test::ToyModel(folder, 2).model});
   CHECK(without_times(other.at("items")) != without_times(compress.at("items")));
+}
+
+TEST_CASE("of an option that is given again, the last value counts") {
+  const Program program;
+  const Json report = program.report({"--limit", "2", "--method", "lazy", "--limit", "1", "--method", "dense"});
+  CHECK(report.at("overall").at("items") == 2);  // of two data sets
+  CHECK(report.at("settings").at("method") == "dense");
 }
 
 TEST_CASE("the table goes to the standard output") {

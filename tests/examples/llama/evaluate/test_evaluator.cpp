@@ -147,7 +147,7 @@ TEST_CASE("random drop: dense inference on what is left, for each seed, whenever
     REQUIRE(kept.size() == 30);
     const RunResult& found = result.runs[run];
     CHECK(found.prediction == text(greedy(kept, 6)));
-    CHECK(found.operations == dense_prefill_operations(model().config(), 30));
+    CHECK(found.operations == prefill_operations(model().config(), 30));
     CHECK(found.computed_percent == 50);
     const auto generated = static_cast<double>(found.tokens - 1);
     CHECK(found.reserved_percent == doctest::Approx(100 * (30 + generated) / (60 + generated)));
@@ -167,7 +167,7 @@ TEST_CASE("compression: dense inference on the least likely tokens, its own work
   const ItemResult result = evaluate(options, one, 20);
   REQUIRE(result.runs.size() == 1);
   CHECK(result.runs[0].prediction == text(greedy(kept, 6)));
-  CHECK(result.runs[0].operations == dense_prefill_operations(model().config(), 30) + likely.operations);
+  CHECK(result.runs[0].operations == prefill_operations(model().config(), 30) + likely.operations);
   CHECK(result.runs[0].computed_percent == 50);
   // The shortest times, which the machine's other work does not change.
   CHECK(std::ranges::min(result.timing.ttft_ms) > std::ranges::min(result.timing.dense_ttft_ms));

@@ -77,7 +77,7 @@ TEST_CASE("the operations of a dense prefill are those that the decoder counts")
     for (const Index count : {1, 2, 37, 100}) {
       DenseDecoder<float> decoder(model, count, 1);
       decoder.step(some_tokens(count));
-      CHECK(dense_prefill_operations(model.config(), count) == decoder.operations());
+      CHECK(prefill_operations(model.config(), count) == decoder.operations());
 
       // All rows of the last layer, and the classifier for all but the last token.
       const ModelConfig& config = model.config();

@@ -1,16 +1,12 @@
 #pragma once
 
-#include <doctest/doctest.h>
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "examples/llama/tokenizer/support.hpp"
+#include "tests/examples/llama/process.hpp"
 
 namespace lazyllm::llama::test {
 
@@ -21,10 +17,7 @@ inline const std::filesystem::path small_model =
 /// lazyllm-generate as a user runs it, in a folder of its own that goes away with the object.
 class Program {
  public:
-  struct Result {
-    int status;
-    std::string out, err;
-  };
+  using Result = ProcessResult;
 
   Program() {
     std::string ids;
@@ -32,15 +25,11 @@ class Program {
     write("ids", ids);
   }
 
-  Result run(const std::vector<std::string>& arguments) const {
-    std::string command = quoted(LAZYLLM_GENERATE);
-    if (std::ranges::find(arguments, "--threads") == arguments.end()) command += " --threads 1";
-    for (const std::string& argument : arguments) command += ' ' + quoted(argument);
-    const TemporaryFolder streams;
-    command += " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), read(streams.path() / "out"), read(streams.path() / "err")};
+  Result run(std::vector<std::string> arguments) const {
+    if (std::ranges::find(arguments, "--threads") == arguments.end()) {
+      arguments.insert(arguments.end(), {"--threads", "1"});
+    }
+    return run_process(LAZYLLM_GENERATE, arguments);
   }
 
   /// Runs the small model on the file `ids` of 40 token ids.
@@ -60,12 +49,6 @@ class Program {
   }
 
  private:
-  static std::string quoted(const std::string& text) {
-    std::string result = "'";
-    for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
-    return result + "'";
-  }
-
   TemporaryFolder folder_;
 };
 

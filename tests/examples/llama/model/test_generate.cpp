@@ -306,6 +306,16 @@ TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win ov
   CHECK(missing.err.find("no preset \"2%\"; there are \"10%\", \"5%\"") != std::string::npos);
 }
 
+TEST_CASE("of an option that is given again, the last value counts, in groups of options too") {
+  const test::Program program;
+  const auto once = program.run_ids({"--max-tokens", "7", "--dtype", "f32"});
+  REQUIRE(once.status == 0);
+  const auto again = program.run_ids({"--max-tokens", "3", "--dtype", "bf16", "--token-ids", program.path("ids"),
+                                      "--max-tokens", "7", "--dtype", "f32"});
+  CHECK(again.status == 0);
+  CHECK(again.out == once.out);
+}
+
 TEST_CASE("--threads does not change what is generated") {
   const Json one = report({"--max-tokens", "3", "--schedule", "1:0.5"});
   const Json two = report({"--max-tokens", "3", "--schedule", "1:0.5", "--threads", "2"});

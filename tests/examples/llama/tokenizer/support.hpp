@@ -34,11 +34,6 @@ inline std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenI
   return text + stream.flush();
 }
 
-inline std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 /// What opening a file with this content says; empty when it opens.
 inline std::string error_of(const std::string& name, const std::string& bytes) {
   const TemporaryFolder folder;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/llama/timing.hpp"
+#include "examples/llama/program/timing.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "lazyllm/core/positions.hpp"
 

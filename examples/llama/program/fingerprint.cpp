@@ -1,4 +1,4 @@
-#include "examples/llama/evaluate/fingerprint.hpp"
+#include "examples/llama/program/fingerprint.hpp"
 
 #include <algorithm>
 #include <fstream>

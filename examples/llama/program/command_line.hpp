@@ -32,10 +32,17 @@ inline std::string_view plain_message(const std::exception& error) {
   return message;
 }
 
-/// What `main` does: reads the command line, then calls `work`. Returns the program's exit status: 2 for a command line
-/// that is not understood, 1 where `work` throws.
+/// Lets the last value count where an option is given several times, so that a script can put defaults first.
+inline void take_last_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  for (CLI::App* group : app.get_subcommands([](CLI::App*) { return true; })) take_last_values(*group);
+}
+
+/// What `main` does: reads the command line, of which the last value of an option counts, then calls `work`. Returns
+/// the program's exit status: 2 for a command line that is not understood, 1 where `work` throws.
 template <class Work>
 int run_program(CLI::App& app, int argc, char** argv, const Work& work) {
+  take_last_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

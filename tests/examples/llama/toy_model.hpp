@@ -15,9 +15,10 @@ namespace lazyllm::llama::test {
 
 /// A small random model with a tokenizer of one token for each byte, as llama2.c files of 300 KB.
 struct ToyModel {
+  static constexpr int layers = 6;
+
   explicit ToyModel(const TemporaryFolder& folder, unsigned seed = 1, int context = 512) {
-    constexpr int layers = 6, width = 32, ffn_width = 64, heads = 4, kv_heads = 2, vocabulary = 300,
-                  head_width = width / heads;
+    constexpr int width = 32, ffn_width = 64, heads = 4, kv_heads = 2, vocabulary = 300, head_width = width / heads;
     constexpr int kv_width = kv_heads * head_width;
     std::mt19937 random(seed);
     std::vector<float> weights;

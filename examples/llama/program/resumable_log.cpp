@@ -1,25 +1,27 @@
-#include "examples/llama/evaluate/resume.hpp"
+#include "examples/llama/program/resumable_log.hpp"
 
 #include <fmt/format.h>
 
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/program/input_files.hpp"
+#include "lazyllm/core/positions.hpp"
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
-
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 /// "keep was 0.4, is 0.5; seeds was 5, is absent".
 std::string differences(const Json& before, const Json& now) {
   std::string text;
   const auto add = [&](const std::string& name) {
     const auto shown_in = [&](const Json& settings) {
-      return settings.contains(name) ? shown(nlohmann::json(settings[name])) : std::string("absent");
+      return settings.contains(name) ? shown(settings[name]) : std::string("absent");
     };
     if (shown_in(before) == shown_in(now)) return;
     text += fmt::format("{}{} was {}, is {}", text.empty() ? "" : "; ", name, shown_in(before), shown_in(now));
@@ -34,11 +36,9 @@ std::string differences(const Json& before, const Json& now) {
 /// The lines of the file that were written to their end. Throws if it is something else's file.
 std::string read_whole_lines(const std::filesystem::path& path) {
   constexpr std::string_view start = "{\"settings\":";
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) detail::fail("the file ", path.string(), " cannot be read");
+  std::string text = read_text(path);
   if (!start.starts_with(text.substr(0, start.size()))) {
-    detail::fail("the file ", path.string(), " does not hold results of lazyllm-evaluate");
+    detail::fail("the file ", path.string(), " was not written by this program");
   }
   text.resize(text.rfind('\n') + 1);  // nothing if there is none
   return text;
@@ -46,52 +46,39 @@ std::string read_whole_lines(const std::filesystem::path& path) {
 
 }  // namespace
 
-ResumeFile::ResumeFile(std::filesystem::path path, const Json& settings) : path_(std::move(path)) {
-  const std::string header = Json{{"settings", settings}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+ResumableLog::ResumableLog(std::filesystem::path path, const nlohmann::ordered_json& settings, bool resume,
+                           const OnLine& on_line)
+    : path_(std::move(path)) {
+  const std::string header = json_text({{"settings", settings}});
   const bool is_there = std::filesystem::exists(path_);
   if (is_there && !std::filesystem::is_regular_file(path_)) detail::fail(path_.string(), " is not a regular file");
-  const std::string text = is_there ? read_whole_lines(path_) : "";
+  const std::string text = resume && is_there ? read_whole_lines(path_) : "";
   Index number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
     const std::string_view line = std::string_view(text).substr(begin, end - begin);
     const std::string place = fmt::format("{}:{}", path_.string(), ++number);
     begin = end + 1;
+    const Json json = parse_json(std::as_bytes(std::span(line)), place);
     try {
-      const nlohmann::json json = parse_json(std::as_bytes(std::span(line)), place);
       if (number > 1) {
-        auto result = json.get<ItemResult>();
-        if (result.runs.empty()) detail::fail(place, ": no runs");
-        results_.insert_or_assign(result.id, std::move(result));
-      } else if (json != nlohmann::json::parse(header)) {
-        detail::fail("the file ", path_.string(),
-                     " was started with other settings: ", differences(json.at("settings"), settings),
+        on_line(json, place);
+      } else if (const Json before = json.at("settings"), now = Json::parse(header)["settings"]; before != now) {
+        detail::fail("the file ", path_.string(), " was started with other settings: ", differences(before, now),
                      "; use the same ones, or another file");
       }
-    } catch (const nlohmann::json::exception& error) {
-      detail::fail(place, " does not hold results of lazyllm-evaluate: ", error.what());
+    } catch (const Json::exception& error) {
+      detail::fail(place, " does not hold what this program writes: ", error.what());
     }
   }
   if (is_there) std::filesystem::resize_file(path_, text.size());
   stream_.open(path_, std::ios::binary | std::ios::app);
   if (!stream_) detail::fail("the file ", path_.string(), " cannot be written");
-  if (text.empty()) write(header);
+  if (text.empty()) append({{"settings", settings}});
 }
 
-const ItemResult* ResumeFile::find(const Item& item) const {
-  const auto found = results_.find(item.id);
-  if (found == results_.end()) return nullptr;
-  if (found->second.fingerprint != item.fingerprint) {
-    detail::fail(item.place, ": the item ", item.id, " has changed since ", path_.string(),
-                 " was started; use another file");
-  }
-  return &found->second;
-}
-
-void ResumeFile::append(const ItemResult& result) { write(nlohmann::json(result).dump()); }
-
-void ResumeFile::write(const std::string& line) {
-  stream_ << line << '\n' << std::flush;
+void ResumableLog::append(const nlohmann::ordered_json& line) {
+  stream_ << json_text(line) << '\n' << std::flush;
   if (!stream_) detail::fail("the file ", path_.string(), " cannot be written");
 }
 

@@ -1,4 +1,4 @@
-#include "examples/llama/evaluate/progress.hpp"
+#include "examples/llama/program/progress.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,6 +7,20 @@
 #include <cstdio>
 
 namespace lazyllm::llama {
+
+StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void StatusLine::show(const std::string& text) {
+  if (!terminal_) return;
+  fmt::print(stderr, "\r\033[K{}", text);
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+void StatusLine::clear() {
+  if (shown_) fmt::print(stderr, "\r\033[K");
+  shown_ = false;
+}
 
 std::string short_time(double seconds) {
   const auto whole = static_cast<Index>(std::ceil(seconds));
@@ -24,25 +38,16 @@ std::string progress_text(Index done, Index earlier, Index total, double seconds
   return fmt::format("[{:<{}}] {}/{}  ETA {}", std::string(filled, '='), width, done, total, left);
 }
 
-ProgressBar::ProgressBar(Index total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) { show(""); }
+ProgressBar::ProgressBar(Index total) : total_(total) { show(""); }
 
-void ProgressBar::advance(bool earlier, const std::string& dataset) {
+void ProgressBar::advance(bool earlier, const std::string& label) {
   ++done_;
   if (earlier) ++earlier_;
-  show(dataset);
+  show(label);
 }
 
-void ProgressBar::show(const std::string& dataset) {
-  if (!terminal_) return;
-  fmt::print(stderr, "\r\033[K{}  {}", progress_text(done_, earlier_, total_, milliseconds_since(start_) / 1000),
-             dataset);
-  std::fflush(stderr);
-  shown_ = true;
-}
-
-void ProgressBar::clear() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
-  shown_ = false;
+void ProgressBar::show(const std::string& label) {
+  line_.show(progress_text(done_, earlier_, total_, milliseconds_since(start_) / 1000) + "  " + label);
 }
 
 }  // namespace lazyllm::llama

@@ -1,0 +1,41 @@
+#include "examples/llama/program/model_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::llama {
+
+void add_model_options(CLI::App& app, ModelOptions& options) {
+  app.add_option("--model", options.path, "Hugging Face directory or llama2.c .bin file")
+      ->required()
+      ->type_name("PATH");
+  app.add_option("--tokenizer", options.tokenizer,
+                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
+      ->type_name("PATH");
+  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "threads to compute with")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config) {
+  if (options.tokenizer.empty() && !std::filesystem::is_directory(options.path)) {
+    detail::fail("--tokenizer is needed with the model file ", options.path);
+  }
+  return open_tokenizer(options.tokenizer.empty() ? options.path : options.tokenizer, config.vocab);
+}
+
+std::vector<TokenId> stop_tokens(const ModelConfig& config, const Tokenizer* tokenizer) {
+  std::vector<TokenId> tokens = config.eos_ids;
+  if (tokenizer != nullptr) {
+    tokens.insert(tokens.end(), tokenizer->stop_tokens().begin(), tokenizer->stop_tokens().end());
+  }
+  return tokens;
+}
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+
+#include "examples/llama/program/timing.hpp"
+#include "lazyllm/core/positions.hpp"
+
+namespace lazyllm::llama {
+
+/// A line on the terminal that is written over and over; nothing where stderr is no terminal.
+class StatusLine {
+ public:
+  StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  ~StatusLine() { clear(); }
+
+  void show(const std::string& text);
+  /// Makes room for other output.
+  void clear();
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+};
+
+/// `seconds` as 42s, 3m07s or 2h05m.
+std::string short_time(double seconds);
+
+/// The bar's text: `done` of `total` items, of which `earlier` were there before the clock started `seconds` ago; then
+/// what is left of the time if the other items take as long as those so far.
+std::string progress_text(Index done, Index earlier, Index total, double seconds);
+
+/// A bar in the status line, with the time that is left.
+class ProgressBar {
+ public:
+  /// Shows an empty bar for `total` items.
+  explicit ProgressBar(Index total);
+
+  /// One more item is done with; `earlier`: it was so before this start. `label` says what it was.
+  void advance(bool earlier, const std::string& label);
+
+  /// Makes room for a message.
+  void clear() { line_.clear(); }
+
+ private:
+  void show(const std::string& label);
+
+  StatusLine line_;
+  Clock::time_point start_ = Clock::now();
+  Index total_;
+  Index done_ = 0;
+  Index earlier_ = 0;
+};
+
+}  // namespace lazyllm::llama
