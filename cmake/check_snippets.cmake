@@ -1,4 +1,4 @@
-# Compares the code in README.md with the tested source that it is cut from; with UPDATE, writes it into README.md.
+# Compares the code in a document, by default README.md, with the tested source that it is cut from; with UPDATE, writes it into the document.
 #
 #   cmake [-DUPDATE=ON] [-DREADME=FILE] -P cmake/check_snippets.cmake
 #
@@ -9,7 +9,7 @@ cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 if(NOT README)
   set(README ${root}/README.md)
 endif()
-set(how_to_update "cmake -DUPDATE=ON -P cmake/check_snippets.cmake")
+set(how_to_update "cmake -DUPDATE=ON -DREADME=${README} -P cmake/check_snippets.cmake")
 
 # Splits `text` at the first `mark`; it must be there.
 function(split text mark where before after)

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "lazyllm/policy/preset.hpp"
+#include "tests/examples/llama/files.hpp"
 
 using namespace lazyllm;
 using Json = nlohmann::json;
@@ -22,7 +24,26 @@ std::string read_error(const std::string& text) {
   return "nothing was thrown";
 }
 
+// [schedule-file]
+auto pruner_of(const std::string& schedule_file, const std::string& preset) {
+  const auto file = nlohmann::json::parse(std::ifstream(schedule_file));
+  return lazyllm::make_pruner(file.at("presets").at(preset).get<lazyllm::Preset>());
+}
+// [schedule-file-end]
+
 }  // namespace
+
+TEST_CASE("preset: from a schedule file to a pruner") {
+  const llama::test::TemporaryFolder folder;
+  const std::string path = folder.write("schedules.json", R"({"presets": {"1%": {"schedule": "dense"}, "5%": {
+      "schedule": "6:0.5", "score": "mean:8", "protect_last": 16}}})");
+  const auto pruner = pruner_of(path, "5%");
+  const Selection selection =
+      pruner.selection({.layers_run = 6, .layers = 12, .active = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
+  CHECK(selection.count == 50);
+  CHECK(selection.protect_last == 16);
+  CHECK(pruner.score().last_queries == 8);
+}
 
 TEST_CASE("preset: what a file says") {
   const Json file = Json::parse(R"({"presets": {"5%": {
