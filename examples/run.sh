@@ -22,7 +22,7 @@ if (($#)) && [[ $1 != -* ]]; then
 else
   model=$here/models/tiny
   prompt=$here/prompts/documents.txt
-  set -- --dtype bf16 --schedule "@$model/schedules.json" --max-tokens 16 "$@"
+  set -- --dtype bf16 --schedule "@$model/schedules.json#5%" --max-tokens 16 "$@"
 fi
 
 tokenizer=()
