@@ -32,7 +32,7 @@ void copies_rows() {
     for (const Index count : {0, 1, 7, 90}) {
       constexpr Index source_rows = 100, target_rows = 120, gap = 2;
       std::vector<T> source(static_cast<std::size_t>(source_rows * (width + gap)));
-      for (T& value : source) value = static_cast<T>(static_cast<float>(random() % 512));
+      for (T& value : source) value = static_cast<T>(static_cast<float>(random() % 256));
       std::vector<T> expected(static_cast<std::size_t>(target_rows * width), static_cast<T>(1));
       std::vector<Index> from, to(target_rows);
       for (Index i = 0; i < count; ++i) from.push_back(static_cast<Index>(random() % source_rows));
