@@ -38,12 +38,13 @@ struct Problem {
 
 void select_with(benchmark::State& state, Problem& problem, const Selection& selection) {
   cpu::Context context;
+  KeptTokens kept;
   for (auto _ : state) {
     problem.next_scores();
-    problem.kept.clear();
-    benchmark::DoNotOptimize(select(context, selection, problem.tokens, problem.active, problem.scores, problem.kept));
+    const SelectionTask task{selection, problem.tokens, problem.active, problem.scores};
+    benchmark::DoNotOptimize(select(context, std::span(&task, 1), kept));
   }
-  report_bytes(state, static_cast<Index>(problem.scores.size() * sizeof(float) + problem.kept.size() * sizeof(Index)));
+  report_bytes(state, static_cast<Index>(problem.scores.size() * sizeof(float) + kept.indices.size() * sizeof(Index)));
 }
 
 void select_count(benchmark::State& state) {

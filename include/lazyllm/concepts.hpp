@@ -2,9 +2,9 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include "lazyllm/core/layer_plan.hpp"
 #include "lazyllm/core/rows.hpp"
@@ -74,13 +74,14 @@ concept TokenScore = requires(const S& score) {
   { score.pooling } -> std::convertible_to<Index>;
 };
 
-/// Storage of an Aux Cache: numbered rows of one width. `DenseStorage` and `PooledStorage` are two.
+/// Storage of an Aux Cache: numbered rows of one width. `acquire` writes the rows for ascending tokens to a list as
+/// long, or throws and takes none. `DenseStorage` and `PooledStorage` are two.
 template <class S>
-concept AuxStorage = std::movable<S> &&
-    requires(S& storage, const S& constant, typename S::context_type& context, Position position, Index row) {
+concept AuxStorage = std::movable<S> && requires(S& storage, const S& constant, typename S::context_type& context,
+                                                 Positions tokens, std::span<Index> rows, Index row) {
   typename S::value_type;
   storage.reserve(context, row);
-  { storage.acquire(context, position) } -> std::same_as<Index>;
+  storage.acquire(context, tokens, rows);
   storage.release(row);
   { constant.make_empty() } -> std::same_as<S>;
   { constant.rows() } -> std::same_as<Rows<typename S::value_type>>;
@@ -91,8 +92,8 @@ concept AuxStorage = std::movable<S> &&
 template <class C>
 concept Backend = requires(C& context, Rows<const float> source, Rows<float> target, std::span<const Index> indices,
                            const QueryRows<float>& queries, const ContiguousKeys<float>& keys,
-                           const Selection& selection, Positions positions, std::span<float> scores,
-                           std::vector<Index>& kept, typename C::template Buffer<float>& buffer) {
+                           std::span<const SelectionTask> tasks, Positions positions, std::span<float> scores,
+                           KeptTokens& kept, typename C::template Buffer<float>& buffer) {
   buffer.reserve(context, Index{}, Index{});
   { buffer.rows() } -> std::same_as<Rows<float>>;
   copy_rows(context, source, indices, target, indices);
@@ -101,7 +102,7 @@ concept Backend = requires(C& context, Rows<const float> source, Rows<float> tar
   gather_scores(context, scores, indices, scores);
   pool_scores(context, Index{}, scores);
   random_scores(context, std::uint64_t{}, positions, scores);
-  { select(context, selection, Index{}, positions, scores, kept) } -> std::same_as<Index>;
+  { select(context, tasks, kept) } -> std::same_as<std::optional<BadScore>>;
 };
 
 }  // namespace lazyllm

@@ -12,6 +12,12 @@ class invalid_argument : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
+/// Thrown when a call of CUDA or of one of its libraries fails. The message names the call and the reason.
+class cuda_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 namespace detail {
 
 /// Throws `invalid_argument` with all parts written one after the other.

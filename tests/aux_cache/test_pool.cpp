@@ -69,6 +69,20 @@ TEST_CASE("pool: the free list serves before the pool grows") {
   CHECK(pool->rows_in_use() == 16);
 }
 
+TEST_CASE("pool: a fork for which the pool must grow has the rows of its parent") {
+  cpu::Context context;
+  Cache cache{cpu::PooledStorage<float>(1)};
+  std::vector<Position> tokens(16);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::vector<float> rows(tokens.begin(), tokens.end());
+  const std::vector<Index> places(tokens.begin(), tokens.end());
+  cache.park(context, Rows<const float>(rows.data(), 16, 1), places, tokens);
+  Cache fork = cache.fork(context);
+  std::vector<float> hidden(16, -1.0F);
+  fork.revive(context, tokens, Rows<float>(hidden.data(), 16, 1), places);
+  CHECK(hidden == rows);
+}
+
 TEST_CASE("pool: memory grows with the parked rows, not with the highest position") {
   cpu::Context context;
   const auto pool = std::make_shared<Pool>(2);
@@ -82,7 +96,8 @@ TEST_CASE("pool: reserved rows are there at once") {
   Pool pool(3);
   pool.reserve(context, 40);
   const float* data = pool.rows().data;
-  for (int i = 0; i < 40; ++i) (void)pool.acquire(context);
+  std::vector<Index> rows(40);
+  pool.acquire(context, rows);
   CHECK(pool.rows().data == data);
   CHECK(pool.rows_in_use() == 40);
 }

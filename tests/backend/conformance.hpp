@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
+#include <list>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -12,6 +15,9 @@
 
 #include "lazyllm/concepts.hpp"
 #include "lazyllm/importance/attention_score.hpp"
+#include "lazyllm/kv/contiguous_keys.hpp"
+#include "lazyllm/kv/paged_keys.hpp"
+#include "support/runs.hpp"
 
 /// What every backend must do, each operation beside its slow, obvious meaning. A backend's test names a `Memory`: how
 /// to make a context of the backend, and `upload(context, values)`, an object with `span()` in its memory and
@@ -26,8 +32,8 @@ void copies_rows() {
     for (const Index count : {0, 1, 7, 90}) {
       constexpr Index source_rows = 100, target_rows = 120, gap = 2;
       std::vector<T> source(static_cast<std::size_t>(source_rows * (width + gap)));
-      for (T& value : source) value = static_cast<T>(static_cast<float>(random() % 512));
-      std::vector<T> expected(static_cast<std::size_t>(target_rows * width), static_cast<T>(-1));
+      for (T& value : source) value = static_cast<T>(static_cast<float>(random() % 256));
+      std::vector<T> expected(static_cast<std::size_t>(target_rows * width), static_cast<T>(1));
       std::vector<Index> from, to(target_rows);
       for (Index i = 0; i < count; ++i) from.push_back(static_cast<Index>(random() % source_rows));
       std::iota(to.begin(), to.end(), 0);
@@ -72,12 +78,11 @@ template <class Memory, class Context>
 std::optional<std::vector<Index>> selected(Context& context, const Selection& selection, Index tokens, Positions active,
                                            const std::vector<float>& scores) {
   auto memory = Memory::upload(context, scores);
-  std::vector<Index> kept{-7};  // select appends
-  const Index bad = select(context, selection, tokens, active, memory.span(), kept);
-  if (bad >= 0) return std::nullopt;
-  CHECK(kept.front() == -7);
-  kept.erase(kept.begin());
-  return kept;
+  const SelectionTask task{selection, tokens, active, memory.span()};
+  KeptTokens kept{{-7}, {0, 1}};  // select overwrites
+  if (select(context, std::span(&task, 1), kept)) return std::nullopt;
+  CHECK(kept.indptr == std::vector<Index>{0, std::ssize(kept.indices)});
+  return kept.indices;
 }
 
 template <class Memory>
@@ -130,33 +135,104 @@ void selects_equal_scores() {
   }
 }
 
-template <class Memory>
-void selects_like_a_stable_sort() {
-  auto context = Memory::make_context();
-  std::mt19937 random(5);
-  for (int round = 0; round < 1500; ++round) {
-    CAPTURE(round);
-    const auto tokens = static_cast<Index>(random() % (round % 10 == 0 ? 3000 : 40) + 1);
-    std::vector<Position> active;
-    std::vector<float> scores;
-    const unsigned levels = round % 2 == 0 ? 5 : 1U << 20;  // few levels make many ties
+/// Random tokens, scores and a selection among them.
+struct SelectionProblem {
+  SelectionProblem(std::mt19937& random, unsigned most_tokens, unsigned levels)
+      : tokens(static_cast<Index>(random() % most_tokens + 1)) {
     for (Position p = 0; p < tokens; ++p) {
       if (p + 1 < tokens && random() % 4 == 0) continue;
       active.push_back(p);
-      // Multiples of a power of two, so that sums are exact in any order.
+      // Multiples of a power of two, so that the reference's sums are exact too.
       scores.push_back(static_cast<float>(random() % levels) * 0x1p-20F);
     }
-    const auto n = std::ssize(active);
-    std::vector<std::uint8_t> mask(random() % 3 == 0 ? random() % 30 : 0);
+    mask.resize(random() % 3 == 0 ? random() % 30 : 0);
     for (auto& entry : mask) entry = random() % 4 == 0;
-    Selection selection{.kind = random() % 2 == 0 ? Selection::Kind::count : Selection::Kind::mass,
-                        .count = static_cast<Index>(random()) % n + 1,
-                        .mass = static_cast<double>(random() % 1000 + 1) / 1000};
+    selection = {.kind = random() % 2 == 0 ? Selection::Kind::count : Selection::Kind::mass,
+                 .count = static_cast<Index>(random()) % std::ssize(active) + 1,
+                 .mass = static_cast<double>(random() % 1000 + 1) / 1000};
     if (random() % 2 == 0) selection.protect_first = static_cast<Index>(random() % 5);
     if (random() % 2 == 0) selection.protect_last = static_cast<Index>(random() % 5) + 1;
     selection.protect_mask = mask;
-    CHECK(selected<Memory>(context, selection, tokens, active, scores) ==
-          sorted_selection(selection, tokens, active, scores));
+  }
+  SelectionProblem(const SelectionProblem&) = delete;  // the selection points into the mask
+
+  std::vector<Index> expected() const { return sorted_selection(selection, tokens, active, scores); }
+
+  Index tokens;
+  std::vector<Position> active;
+  std::vector<float> scores;
+  std::vector<std::uint8_t> mask;
+  Selection selection;
+};
+
+/// Few levels make many ties.
+inline unsigned levels(unsigned round) { return round % 2 == 0 ? 5 : 1U << 20; }
+
+template <class Memory>
+void selects_like_a_stable_sort(unsigned rounds = 1500) {
+  auto context = Memory::make_context();
+  std::mt19937 random(5);
+  for (unsigned round = 0; round < rounds; ++round) {
+    CAPTURE(round);
+    const SelectionProblem problem(random, round % 10 == 0 ? 3000 : 40, levels(round));
+    CHECK(selected<Memory>(context, problem.selection, problem.tokens, problem.active, problem.scores) ==
+          problem.expected());
+  }
+}
+
+/// A ragged batch gives each task what it would get alone.
+template <class Memory>
+void selects_for_ragged_batches(unsigned rounds = 100) {
+  auto context = Memory::make_context();
+  std::mt19937 random(6);
+  for (unsigned round = 0; round < rounds; ++round) {
+    CAPTURE(round);
+    std::list<SelectionProblem> problems;
+    std::list<decltype(Memory::upload(context, std::vector<float>()))> memory;
+    std::vector<SelectionTask> tasks;
+    std::vector<Index> expected, indptr{0};
+    for (unsigned i = 0; i < round % 7; ++i) {
+      const auto& problem = problems.emplace_back(random, i == 3 ? 500 : 40, levels(round));
+      memory.push_back(Memory::upload(context, problem.scores));
+      tasks.push_back({problem.selection, problem.tokens, problem.active, memory.back().span()});
+      std::ranges::copy(problem.expected(), std::back_inserter(expected));
+      indptr.push_back(std::ssize(expected));
+    }
+    KeptTokens kept;
+    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
+    CHECK(kept.indices == expected);
+    CHECK(kept.indptr == indptr);
+  }
+}
+
+/// Sums of scores must not depend on their order: here a share of them ends between two tokens of equal score.
+template <class Memory>
+void selects_the_same_mass_in_any_order() {
+  auto context = Memory::make_context();
+  std::mt19937 random(7);
+  std::vector<Position> active(400);
+  std::iota(active.begin(), active.end(), 0);
+  for (int round = 0; round < 40; ++round) {
+    CAPTURE(round);
+    // Magnitudes from 1 down to far below, the smallest ones together not to be neglected.
+    std::vector<float> scores;
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      scores.push_back(std::ldexp(static_cast<float>(random() % 1000 + 1), -static_cast<int>(random() % 20) - 10));
+    }
+    const Selection selection{.kind = Selection::Kind::mass,
+                              .mass = static_cast<double>(random() % 1000) / 1000 + 1e-4};
+    const auto kept = selected<Memory>(context, selection, 400, active, scores).value();
+    std::vector<float> sorted(scores.begin(), scores.end() - 1);
+    std::ranges::sort(sorted, std::greater<>());
+    __extension__ using Exact = __int128;  // the scores are multiples of 2^-29
+    const auto exact = [](float score) { return static_cast<Exact>(std::ldexp(static_cast<double>(score), 29)); };
+    Exact total = 0, held = exact(scores.back());
+    for (const float score : scores) total += exact(score);
+    Index count = 1;
+    for (; static_cast<double>(held) < selection.mass * static_cast<double>(total) - 1e-9 * 0x1p29; ++count) {
+      held += exact(sorted[static_cast<std::size_t>(count - 1)]);
+    }
+    CHECK(std::ssize(kept) == count);
   }
 }
 
@@ -171,9 +247,15 @@ void selects_only_finite_scores() {
         std::vector<float> scores(active.size(), 0.25F);
         scores[place] = bad;
         auto memory = Memory::upload(context, scores);
-        std::vector<Index> kept;
+        auto good = Memory::upload(context, std::vector<float>(active.size(), 0.25F));
         const Selection selection{.kind = kind, .count = 2, .mass = 0.5, .protect_first = 2};
-        CHECK(select(context, selection, 10, active, memory.span(), kept) == static_cast<Index>(place));
+        const std::vector<SelectionTask> tasks{{selection, 10, active, good.span()},
+                                               {selection, 10, active, memory.span()}};
+        KeptTokens kept;
+        const auto found = select(context, std::span(tasks), kept);
+        REQUIRE(found);
+        CHECK(found->task == 1);
+        CHECK(found->index == static_cast<Index>(place));
       }
     }
   }
@@ -214,6 +296,159 @@ void accumulates_and_pools_scores() {
   CHECK(scores.download() == std::vector<float>{10, 10, 10, 4});
 }
 
+/// Random queries and keys of one sequence, with NaN where nothing may be read.
+template <class T>
+struct AttentionProblem {
+  AttentionProblem(unsigned seed, Index heads_, Index kv_heads_, Index head_width_, Index tokens, Index window)
+      : heads(heads_), kv_heads(kv_heads_), head_width(head_width_) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (Position p = 0; p < tokens; ++p) {
+      if (seed % 2 == 0 || p + window >= tokens || random() % 3 != 0) active.push_back(p);
+    }
+    for (Index i = 0; i < window; ++i) limits.push_back(static_cast<Position>(std::ssize(active) - window + 1 + i));
+    queries.assign(static_cast<std::size_t>((first_row + window) * row_width()), not_a_number());
+    for (auto q = queries.begin() + first_row * row_width(); q != queries.end(); ++q)
+      *q = static_cast<T>(normal(random));
+    keys.assign(static_cast<std::size_t>(tokens * key_width()), not_a_number());
+    for (const Position p : active) {
+      for (Index i = 0; i < key_width(); ++i) keys[at(p * key_width() + i)] = static_cast<T>(2 * normal(random));
+    }
+  }
+
+  static T not_a_number() { return static_cast<T>(std::numeric_limits<float>::quiet_NaN()); }
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  Index row_width() const { return heads * head_width; }
+  Index key_width() const { return kv_heads * head_width; }
+
+  template <class Memory>
+  std::vector<float> scores(Reduce reduce, Index page_size = 0) const {
+    auto context = Memory::make_context();
+    auto query_memory = Memory::upload(context, queries);
+    const QueryRows<T> rows{query_memory.span().data(), row_width(), head_width, heads, head_width, scale()};
+    auto result = Memory::upload(context, std::vector<float>(active.size(), std::numeric_limits<float>::quiet_NaN()));
+    if (page_size == 0) {
+      auto memory = Memory::upload(context, keys);
+      const ContiguousKeys<T> view{memory.span().data(), key_width(), head_width, kv_heads};
+      attention_scores(context, rows, first_row, limits, view, active, reduce, result.span());
+      return result.download();
+    }
+    // The pages in reverse order, with a gap after each.
+    const Index pages = (active.back() + page_size) / page_size;
+    const Index page_stride = page_size * key_width() + 8;
+    std::vector<T> paged(at(pages * page_stride), not_a_number());
+    std::vector<std::int32_t> table;
+    for (Index page = 0; page < pages; ++page) {
+      table.push_back(static_cast<std::int32_t>(pages - 1 - page));
+      const Index first = page * page_size * key_width();
+      std::copy_n(keys.begin() + first, std::min(page_size * key_width(), std::ssize(keys) - first),
+                  paged.begin() + table.back() * page_stride);
+    }
+    auto memory = Memory::upload(context, paged);
+    auto device_table = Memory::upload(context, table);
+    const PagedKeys<T> view{
+        memory.span().data(), device_table.span().data(), page_size, page_stride, key_width(), head_width, kv_heads};
+    attention_scores(context, rows, first_row, limits, view, active, reduce, result.span());
+    return result.download();
+  }
+
+  /// Equation 1 in double precision: a softmax per row and head, its mean over the heads, then the window.
+  std::vector<double> expected(Reduce reduce) const {
+    std::vector<double> result(active.size(), 0);
+    for (std::size_t row = 0; row < limits.size(); ++row) {
+      std::vector<double> mean(active.size(), 0);
+      for (Index head = 0; head < heads; ++head) {
+        std::vector<double> weights;
+        for (Index i = 0; i < limits[row]; ++i) {
+          double dot = 0;
+          for (Index d = 0; d < head_width; ++d) {
+            const T q = queries[at((first_row + static_cast<Index>(row)) * row_width() + head * head_width + d)];
+            const T k = keys[at(active[at(i)] * key_width() + head / (heads / kv_heads) * head_width + d)];
+            dot += static_cast<double>(static_cast<float>(q)) * static_cast<double>(static_cast<float>(k));
+          }
+          weights.push_back(std::exp(dot * static_cast<double>(scale())));
+        }
+        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+        for (std::size_t i = 0; i < weights.size(); ++i) mean[i] += weights[i] / sum / static_cast<double>(heads);
+      }
+      for (std::size_t i = 0; i < mean.size(); ++i) {
+        result[i] = reduce == Reduce::max ? std::max(result[i], mean[i])
+                                          : result[i] + mean[i] / static_cast<double>(limits.size());
+      }
+    }
+    return result;
+  }
+
+  float scale() const { return 1 / std::sqrt(static_cast<float>(head_width)); }
+
+  Index heads, kv_heads, head_width;
+  static constexpr Index first_row = 2;  // rows of other tokens of the batch stand before
+  std::vector<Position> active, limits;
+  std::vector<T> queries, keys;
+};
+
+inline double worst_error(const std::vector<float>& scores, const std::vector<double>& expected) {
+  double worst = scores.size() == expected.size() ? 0 : 1;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const double error = std::abs(static_cast<double>(scores[i]) - expected[i]) / (expected[i] + 1e-6);
+    worst = std::isnan(error) ? 1 : std::max(worst, error);
+  }
+  return worst;
+}
+
+template <class Memory, class T>
+void scores_attention() {
+  unsigned seed = 0;
+  struct Case {
+    Index kv_heads, head_width, tokens, window;
+  };
+  for (const Case& shape :
+       {Case{8, 16, 1, 1}, Case{8, 8, 2, 2}, Case{4, 20, 7, 1}, Case{2, 16, 33, 3}, Case{1, 16, 300, 1},
+        Case{8, 3, 150, 1}, Case{2, 128, 140, 1}, Case{4, 72, 40, 2}, Case{1, 8, 129, 2}, Case{2, 8, 40, 19}}) {
+    for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
+      CAPTURE(shape.head_width);
+      CAPTURE(shape.tokens);
+      const AttentionProblem<T> problem(++seed, 8, shape.kv_heads, shape.head_width, shape.tokens, shape.window);
+      const std::vector<float> scores = problem.template scores<Memory>(reduce);
+      CHECK(worst_error(scores, problem.expected(reduce)) < 1e-5);
+      CHECK(problem.template scores<Memory>(reduce, 8) == scores);
+    }
+  }
+}
+
+/// Many heads, and more keys than one part of a split softmax has.
+template <class Memory>
+void hides_keys_beyond_the_limit() {
+  AttentionProblem<float> problem(1, 70, 70, 4, 300, 1);
+  problem.limits = {4};
+  for (std::size_t i = problem.at(problem.active[4] * 280); i < problem.keys.size(); ++i) {
+    problem.keys[i] = problem.not_a_number();
+  }
+  const std::vector<float> scores = problem.template scores<Memory>(Reduce::mean);
+  CHECK(worst_error(scores, problem.expected(Reduce::mean)) < 1e-5);
+  CHECK(std::all_of(scores.begin() + 4, scores.end(), [](float score) { return score == 0; }));
+}
+
+template <class Memory>
+void passes_bad_numbers_on() {
+  const auto is_bad = [](float score) { return !std::isfinite(score); };
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
+      for (const Index tokens : {1, 3, 200}) {
+        CAPTURE(tokens);
+        AttentionProblem<float> problem(6, 4, 2, 8, tokens, 1);
+        std::fill_n(problem.keys.begin() + problem.active[problem.active.size() / 2] * 16, 16, bad);
+        CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce), is_bad));
+      }
+      for (Index row = 0; row < 3; ++row) {
+        AttentionProblem<float> problem(7, 4, 2, 8, 40, 3);
+        problem.queries[problem.at((problem.first_row + row) * 32)] = bad;
+        CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce), is_bad));
+      }
+    }
+  }
+}
+
 /// Growable buffers keep their rows and at least double.
 template <class Memory, class T>
 void grows_buffers() {
@@ -224,8 +459,8 @@ void grows_buffers() {
   buffer.reserve(context, 3, 2);
   CHECK(buffer.rows().rows >= 3);
   CHECK(buffer.rows().width == 2);
-  const std::vector<T> values{static_cast<T>(1), static_cast<T>(2), static_cast<T>(3),
-                              static_cast<T>(4), static_cast<T>(5), static_cast<T>(6)};
+  std::vector<T> values;
+  for (const float value : {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F}) values.push_back(static_cast<T>(value));
   auto in = Memory::upload(context, values);
   auto out = Memory::upload(context, std::vector<T>(6));
   const std::vector<Index> rows{0, 1, 2};

@@ -4,30 +4,10 @@
 
 #include "backend/conformance.hpp"
 #include "lazyllm/lazyllm.hpp"
+#include "support/cpu_memory.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
-
-namespace {
-
-template <class T>
-struct HostArray {
-  std::span<T> span() { return values; }
-  const std::vector<T>& download() const { return values; }
-  std::vector<T> values;
-};
-
-template <int threads>
-struct CpuMemory {
-  static cpu::Context make_context() { return cpu::Context(threads); }
-
-  template <class T>
-  static HostArray<T> upload(cpu::Context&, std::vector<T> values) {
-    return {std::move(values)};
-  }
-};
-
-}  // namespace
 
 static_assert(Backend<cpu::Context>);
 
@@ -40,7 +20,16 @@ TEST_CASE("cpu: copies rows") {
 TEST_CASE("cpu: selects small cases") { selects_small_cases<CpuMemory<1>>(); }
 TEST_CASE("cpu: selects equal scores") { selects_equal_scores<CpuMemory<1>>(); }
 TEST_CASE("cpu: selects like a stable sort") { selects_like_a_stable_sort<CpuMemory<1>>(); }
+TEST_CASE("cpu: selects for ragged batches") { selects_for_ragged_batches<CpuMemory<1>>(); }
+TEST_CASE("cpu: selects the same mass in any order") { selects_the_same_mass_in_any_order<CpuMemory<1>>(); }
 TEST_CASE("cpu: selects only finite scores") { selects_only_finite_scores<CpuMemory<1>>(); }
+TEST_CASE("cpu: scores attention") {
+  scores_attention<CpuMemory<2>, float>();
+  scores_attention<CpuMemory<1>, Eigen::bfloat16>();
+  scores_attention<CpuMemory<1>, Eigen::half>();
+}
+TEST_CASE("cpu: hides keys beyond a row's limit") { hides_keys_beyond_the_limit<CpuMemory<1>>(); }
+TEST_CASE("cpu: passes bad numbers on to the scores") { passes_bad_numbers_on<CpuMemory<1>>(); }
 TEST_CASE("cpu: gathers scores") { gathers_scores<CpuMemory<1>>(); }
 TEST_CASE("cpu: makes random scores") { makes_random_scores<CpuMemory<1>>(); }
 TEST_CASE("cpu: accumulates and pools scores") { accumulates_and_pools_scores<CpuMemory<1>>(); }

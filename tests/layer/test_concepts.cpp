@@ -2,6 +2,7 @@
 
 #include <Eigen/Core>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -103,7 +104,7 @@ struct FakeStorage {
   using context_type = cpu::Context;
   using value_type = float;
   void reserve(cpu::Context&, Index) requires(missing != 1);
-  Index acquire(cpu::Context&, Position) requires(missing != 2);
+  void acquire(cpu::Context&, Positions, std::span<Index>) requires(missing != 2);
   void release(Index) requires(missing != 3);
   FakeStorage make_empty() const requires(missing != 4);
   Rows<float> rows() const requires(missing != 5);
@@ -139,9 +140,9 @@ struct FakeBackend {
   friend void random_scores(FakeBackend&, std::uint64_t, Positions, std::span<float>) requires(missing != 6) {}
   friend void attention_scores(FakeBackend&, const QueryRows<float>&, Index, Positions, const ContiguousKeys<float>&,
                                Positions, Reduce, std::span<float>) requires(missing != 8) {}
-  friend Index select(FakeBackend&, const Selection&, Index, Positions, std::span<float>,
-                      std::vector<Index>&) requires(missing != 7) {
-    return -1;
+  friend std::optional<BadScore> select(FakeBackend&, std::span<const SelectionTask>,
+                                        KeptTokens&) requires(missing != 7) {
+    return std::nullopt;
   }
 };
 static_assert(Backend<cpu::Context> && Backend<FakeBackend<-1>>);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lazyllm/lazyllm.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace lazyllm;

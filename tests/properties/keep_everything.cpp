@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "lazyllm/lazyllm.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace lazyllm;

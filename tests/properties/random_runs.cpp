@@ -1,246 +1,34 @@
-#include <doctest/doctest.h>
+#include "properties/random_runs.hpp"
 
-#include <algorithm>
-#include <functional>
-#include <list>
-#include <memory>
-#include <random>
+#include <Eigen/Core>
 
-#include "support/naive_lazy.hpp"
-#include "support/runs.hpp"
-#include "support/tiny_model.hpp"
+#include "support/cpu_memory.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
 
-namespace {
-
-using Pruner = TokenPruner<AnyPolicy>;
-
-/// One request in both worlds: the library with an engine's caches, and the naive reference.
-template <class Storage>
-struct Request {
-  using T = typename Storage::value_type;
-  using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
-
-  Sequence sequence;
-  TinyCache<T> cache;
-  NaiveLazy<T> naive;
-  Pruner pruner;
-  AnyPolicy policy;
-};
-
-class Random {
- public:
-  explicit Random(unsigned seed) : engine_(seed) {}
-
-  Index between(Index first, Index last) { return std::uniform_int_distribution<Index>(first, last)(engine_); }
-  double fraction() { return std::uniform_real_distribution<>(0.05, 1)(engine_); }
-  bool chance(double p) { return std::bernoulli_distribution(p)(engine_); }
-
-  Schedule schedule(Index layers) {
-    std::vector<LayerKeep> points;
-    for (Index layer = 1; layer < layers; ++layer) {
-      if (chance(0.5)) points.push_back({layer, chance(0.1) ? 1 : fraction()});
-    }
-    return Schedule(points);
-  }
-
-  AnyPolicy policy(Index layers) {
-    AnyPolicy policy;
-    switch (between(0, 6)) {
-      case 0: policy = KeepAll(); break;
-      case 1: policy = PaperSchedule(); break;
-      case 2: policy = KeepMass(schedule(layers)); break;
-      case 3: policy = StaticPruning(schedule(layers)); break;
-      case 4: policy = RandomDrop(schedule(layers), static_cast<std::uint64_t>(between(0, 1000))); break;
-      default: policy = KeepFraction(schedule(layers));
-    }
-    if (chance(0.2)) policy = ProtectFirst<AnyPolicy>{policy, between(0, 6)};
-    if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};
-    if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
-    if (chance(0.2)) policy = MinimumPrompt<AnyPolicy>{policy, between(0, 20)};
-    if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
-    return policy;
-  }
-
-  AttentionScore score() {
-    AttentionScore score;
-    if (chance(0.3)) score.last_queries = between(2, 6);
-    if (chance(0.3)) score.reduce = Reduce::max;
-    if (chance(0.2)) score.over_layers = true;
-    if (chance(0.2)) score.pooling = 2 * between(0, 3) + 1;
-    return score;
-  }
-
-  std::vector<Index> tokens(Index count, Index vocab) {
-    std::vector<Index> ids(static_cast<std::size_t>(count));
-    for (Index& id : ids) id = between(0, vocab - 1);
-    return ids;
-  }
-
- private:
-  std::mt19937 engine_;
-  std::vector<std::uint8_t> mask_ = {0, 1, 0, 0, 0, 0, 1, 0, 0, 1};
-};
-
-/// Runs one step of `requests` through the library; returns the logits and records the active set of every layer.
-template <class Storage, class AttentionBlock, class FeedForwardBlock>
-struct Engine {
-  using T = typename Storage::value_type;
-  using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
-
-  Engine(const TinyModel& shared_model, int threads) : model(shared_model), context(threads) {
-    for (Index layer = 0; layer < model.shape().layers; ++layer) {
-      if constexpr (std::is_same_v<FeedForwardBlock, NoFeedForward>) {
-        layers.emplace_back(AttentionBlock{&model, layer, &batch});
-      } else {
-        layers.emplace_back(AttentionBlock{&model, layer, &batch}, FeedForwardBlock{&model, layer});
-      }
-    }
-  }
-
-  std::vector<typename NaiveLazy<T>::Result> run(const std::vector<Request<Storage>*>& requests,
-                                                 const std::vector<std::vector<Index>>& tokens) {
-    std::vector<typename Step<Sequence, Pruner>::Entry> entries;
-    batch.clear();
-    for (std::size_t s = 0; s < requests.size(); ++s) {
-      entries.push_back({&requests[s]->sequence, &requests[s]->pruner, std::ssize(tokens[s])});
-      batch.push_back(&requests[s]->cache);
-    }
-    const Rows<T> hidden = step.begin(context, entries);
-    Index row = 0;
-    for (const auto& ids : tokens) {
-      for (const Index id : ids) model.embed(id, hidden.row(row++));
-    }
-    std::vector<typename NaiveLazy<T>::Result> results(requests.size());
-    for (auto& layer : layers) {
-      const LayerPlan plan = step.plan();
-      for (std::size_t s = 0; s < requests.size(); ++s) {
-        const Positions keys = plan.sequence(static_cast<Index>(s)).keys;
-        results[s].active.emplace_back(keys.begin(), keys.end());
-      }
-      layer.forward(context, step);
-    }
-    const Rows<T> last = step.end();
-    for (std::size_t s = 0; s < requests.size(); ++s) results[s].logits = model.logits(last.row(static_cast<Index>(s)));
-    return results;
-  }
-
-  const TinyModel& model;
-  cpu::Context context;
-  TinyBatch<T> batch;
-  std::vector<LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
-  Step<Sequence, Pruner> step;
-};
-
-/// The invariant of docs/design.md, looked up in the engine's own counts and the naive reference.
-template <class Storage>
-void check_invariant(Request<Storage>& request) {
-  const Index layers = request.sequence.layers();
-  Index parked = 0;
-  bool holds = true;
-  for (Position p = 0; p < request.sequence.length(); ++p) {
-    const Index depth = request.sequence.depths()[static_cast<std::size_t>(p)];
-    holds &= depth == request.naive.depth(p);
-    holds &= request.sequence.aux().holds(p) == (depth < layers);
-    parked += depth < layers;
-    for (Index layer = 0; layer < layers; ++layer) {
-      holds &= request.cache.computed[static_cast<std::size_t>(layer)][static_cast<std::size_t>(p)] == (layer < depth);
-    }
-  }
-  CHECK(holds);
-  CHECK(request.sequence.aux().parked_rows() == parked);
-  CHECK(request.naive.parked() == parked);
-}
-
-/// Random batches of random requests with random schedules, grown by random steps, truncated and forked at random:
-/// every step must agree with the naive reference bit for bit.
-template <class Storage, class AttentionBlock, class FeedForwardBlock = NoFeedForward>
-void random_runs(unsigned seeds, bool any_score) {
-  using T = typename Storage::value_type;
-  Index pruned = 0;
-  Index revived = 0;
-  for (unsigned seed = 0; seed < runs(seeds); ++seed) {
-    CAPTURE(seed);
-    Random random(seed);
-    const Index kv_heads = Index{1} << random.between(0, 2);
-    const TinyModel model({.layers = random.between(1, 6), .heads = 4, .kv_heads = kv_heads, .head_width = 4}, seed);
-    const Index layers = model.shape().layers;
-    constexpr Index capacity = 60;
-    Engine<Storage, AttentionBlock, FeedForwardBlock> engine(model, static_cast<int>(random.between(1, 2)));
-    auto empty = Storage(model.shape().width());
-    std::list<Request<Storage>> requests;
-    const Index count = random.between(1, 3);
-    for (Index i = 0; i < count; ++i) {
-      AnyPolicy policy = random.policy(layers);
-      requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())),
-                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T>(model),
-                          Pruner(policy, any_score ? random.score() : AttentionScore{}), policy});
-    }
-    for (Index turn = random.between(2, 8); turn > 0; --turn) {
-      std::vector<Request<Storage>*> members;
-      std::vector<std::vector<Index>> tokens;
-      for (Request<Storage>& request : requests) {
-        if (random.chance(0.2) || request.sequence.length() + 20 > capacity) continue;
-        members.push_back(&request);
-        tokens.push_back(random.tokens(random.chance(0.5) ? 1 : random.between(1, 20), model.shape().vocab));
-      }
-      if (members.empty()) continue;
-      const auto results = engine.run(members, tokens);
-      revived += engine.step.stats().revived();
-      for (std::size_t s = 0; s < members.size(); ++s) {
-        const auto expected = members[s]->naive.step(tokens[s], members[s]->policy, members[s]->pruner.score());
-        CHECK(results[s].active == expected.active);
-        CHECK(results[s].logits == expected.logits);
-        pruned += std::ssize(expected.active.front()) - std::ssize(expected.active.back());
-        check_invariant(*members[s]);
-      }
-      for (Request<Storage>& request : requests) {
-        if (random.chance(0.1)) {
-          const Index length = random.between(0, request.sequence.length());
-          request.sequence.truncate(length);
-          request.cache.truncate(length);
-          request.naive.truncate(length);
-          check_invariant(request);
-        }
-      }
-      if (random.chance(0.2) && requests.size() < 4) {
-        Request<Storage>& parent = requests.front();
-        requests.push_back(
-            {parent.sequence.fork(engine.context), parent.cache, parent.naive, parent.pruner, parent.policy});
-        check_invariant(requests.back());
-      }
-    }
-  }
-  CHECK(pruned > 0);
-  CHECK(revived > 0);
-}
-
-template <class T>
-using Separate = TinyFeedForward<T>;
-
-}  // namespace
-
 TEST_CASE("random runs: dense storage, separate feed-forward, every score") {
-  random_runs<cpu::DenseStorage<float>, TinyAttention<float>, Separate<float>>(1000, true);
+  random_runs<CpuMemory<>, cpu::DenseStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000, true);
 }
 
 TEST_CASE("random runs: pooled storage, separate feed-forward, every score") {
-  random_runs<cpu::PooledStorage<float>, TinyAttention<float>, Separate<float>>(1000, true);
+  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000, true);
 }
 
-TEST_CASE("random runs: fused block") { random_runs<cpu::PooledStorage<float>, TinyFusedBlock<float>>(400, true); }
+TEST_CASE("random runs: fused block") {
+  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyFusedBlock<float>>(400, true);
+}
 
 TEST_CASE("random runs: host with its own scores") {
-  random_runs<cpu::DenseStorage<float>, TinyScoringAttention<float>, Separate<float>>(400, false);
+  random_runs<CpuMemory<>, cpu::DenseStorage<float>, TinyScoringAttention<float>, TinyFeedForward<float>>(400, false);
 }
 
 TEST_CASE("random runs: bfloat16 rows") {
-  random_runs<cpu::PooledStorage<Eigen::bfloat16>, TinyAttention<Eigen::bfloat16>, Separate<Eigen::bfloat16>>(300,
-                                                                                                              true);
+  random_runs<CpuMemory<>, cpu::PooledStorage<Eigen::bfloat16>, TinyAttention<Eigen::bfloat16>,
+              TinyFeedForward<Eigen::bfloat16>>(300, true);
 }
 
 TEST_CASE("random runs: half rows") {
-  random_runs<cpu::DenseStorage<Eigen::half>, TinyAttention<Eigen::half>, Separate<Eigen::half>>(300, true);
+  random_runs<CpuMemory<>, cpu::DenseStorage<Eigen::half>, TinyAttention<Eigen::half>, TinyFeedForward<Eigen::half>>(
+      300, true);
 }

@@ -1,18 +1,21 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <vector>
 
+#include "lazyllm/policy/selection.hpp"
 #include "support/tiny_model.hpp"
 
 namespace lazyllm::test {
 
 /// The slow, obvious LazyLLM of one sequence that the library is compared with: per layer a dictionary of K/V and a
-/// dictionary of hidden states, no depth, no plan, one token at a time.
-template <class T>
+/// dictionary of hidden states, no depth, no plan, one token at a time. `Memory` is that of the backend whose scoring
+/// is used: other roundings would make other sets where scores are nearly equal.
+template <class T, class Memory>
 class NaiveLazy {
  public:
   using Policy = std::function<Selection(const PrunePoint&)>;
@@ -114,22 +117,13 @@ class NaiveLazy {
     std::vector<T> key, value;
   };
 
-  /// The dictionary as a KeyView.
-  struct MapKeys {
-    using value_type = T;
-    const std::map<Position, KeyValue>* kv;
-    Index head_width;
-    Index heads;
-    const T* key(Position p, Index head) const { return kv->at(p).key.data() + head * head_width; }
-  };
-
   template <class Number>
   static std::size_t size(Number number) {
     return static_cast<std::size_t>(number);
   }
 
-  /// The probabilities of one query come from the library, whose scoring is tested elsewhere: other roundings would
-  /// make other sets where scores are nearly equal. What is made of them is written out here again.
+  /// The probabilities of one query come from the library, whose scoring is tested elsewhere. What is made of them is
+  /// written out here again.
   Vector scores_of(const std::map<Position, KeyValue>& kv, const std::map<Position, Vector>& queries,
                    const std::vector<Position>& active, Index before, const AttentionScore& score,
                    std::map<Position, float>& sums) const {
@@ -141,12 +135,21 @@ class NaiveLazy {
       for (const float q : query) rows.push_back(static_cast<T>(q));
       limits.push_back(static_cast<Position>(std::ranges::upper_bound(active, p) - active.begin()));
     }
-    cpu::Context context;
-    Vector scores(active.size());
+    std::vector<T> keys;  // the active ones, one after the other
+    std::vector<Position> places(active.size());
+    std::iota(places.begin(), places.end(), 0);
+    for (const Position p : active) keys.insert(keys.end(), kv.at(p).key.begin(), kv.at(p).key.end());
+    auto context = Memory::make_context();
+    auto query_memory = Memory::upload(context, rows);
+    auto key_memory = Memory::upload(context, keys);
+    auto score_memory = Memory::upload(context, Vector(active.size()));
     attention_scores(context,
-                     QueryRows<T>{rows.data(), shape.width(), shape.head_width, shape.heads, shape.head_width,
-                                  1 / std::sqrt(static_cast<float>(shape.head_width))},
-                     0, limits, MapKeys{&kv, shape.head_width, shape.kv_heads}, active, score.reduce, scores);
+                     QueryRows<T>{query_memory.span().data(), shape.width(), shape.head_width, shape.heads,
+                                  shape.head_width, 1 / std::sqrt(static_cast<float>(shape.head_width))},
+                     0, limits,
+                     ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_width, shape.kv_heads},
+                     places, score.reduce, score_memory.span());
+    Vector scores = score_memory.download();
     if (score.over_layers) {
       for (std::size_t i = 0; i < active.size(); ++i) scores[i] = sums[active[i]] += scores[i];
     }

@@ -1,13 +1,16 @@
 #pragma once
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "lazyllm/lazyllm.hpp"
+#include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/core/rows.hpp"
+#include "lazyllm/importance/attention_score.hpp"
+#include "lazyllm/importance/queries.hpp"
+#include "lazyllm/kv/contiguous_keys.hpp"
 
 /// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in
 /// the batch. The reference engine of the tests.
@@ -232,7 +235,8 @@ struct TinyAttention {
   const TinyBatch<T>* batch;
   std::vector<T> query_rows = {};
 
-  void attend(cpu::Context&, const LayerPlan& plan, Rows<T> hidden) {
+  template <class Context>
+  void attend(Context&, const LayerPlan& plan, Rows<T> hidden) {
     query_rows.clear();
     for (Index s = 0; s < plan.sequences(); ++s) {
       TinyCache<T>& cache = *(*batch)[static_cast<std::size_t>(s)];
@@ -276,7 +280,8 @@ struct TinyFeedForward {
   const TinyModel* model;
   Index layer;
 
-  void feed_forward(cpu::Context&, Rows<T> hidden) {
+  template <class Context>
+  void feed_forward(Context&, Rows<T> hidden) {
     for (Index r = 0; r < hidden.rows; ++r) model->feed_forward(layer, hidden.row(r));
   }
 };
@@ -284,7 +289,8 @@ struct TinyFeedForward {
 /// A host whose block cannot be taken apart.
 template <class T>
 struct TinyFusedBlock : TinyAttention<T> {
-  void attend(cpu::Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
     TinyAttention<T>::attend(context, plan, hidden);
     TinyFeedForward<T>{this->model, this->layer}.feed_forward(context, hidden);
   }
@@ -296,9 +302,13 @@ class TinyScoringAttention {
  public:
   TinyScoringAttention(const TinyModel* model, Index layer, const TinyBatch<T>* batch) : block_{model, layer, batch} {}
 
-  void attend(cpu::Context& context, const LayerPlan& plan, Rows<T> hidden) { block_.attend(context, plan, hidden); }
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
+    block_.attend(context, plan, hidden);
+  }
 
-  void last_token_scores(cpu::Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
+  template <class Context>
+  void last_token_scores(Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
     const SequencePlan part = plan.sequence(s);
     attention_scores(context, block_.queries(plan), part.first_row + std::ssize(part.positions) - 1,
                      part.key_limits.last(1), block_.keys(plan, s), part.keys, Reduce::mean, scores);

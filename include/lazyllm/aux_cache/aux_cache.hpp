@@ -52,13 +52,7 @@ class AuxCache {
 
   /// Copies row `from[i]` of `hidden` into the cache as the row of `tokens[i]`, which must have none.
   void park(context_type& context, Rows<const value_type> hidden, std::span<const Index> from, Positions tokens) {
-    scratch_.clear();
-    for (const Position token : tokens) {
-      if (token >= std::ssize(row_of_)) row_of_.resize(static_cast<std::size_t>(token) + 1, none);
-      row_of_[static_cast<std::size_t>(token)] = storage_.acquire(context, token);
-      ++parked_;
-      scratch_.push_back(row_of_[static_cast<std::size_t>(token)]);
-    }
+    acquire(context, tokens);
     copy_rows(context, hidden, from, storage_.rows(), std::span<const Index>(scratch_));
   }
 
@@ -86,18 +80,16 @@ class AuxCache {
   /// A copy with rows of its own.
   AuxCache fork(context_type& context) const {
     AuxCache copy(storage_.make_empty());
+    std::vector<Position> tokens;
     std::vector<Index> from;
-    std::vector<Index> to;
-    copy.row_of_.assign(row_of_.size(), none);
     for (std::size_t token = 0; token < row_of_.size(); ++token) {
       if (row_of_[token] == none) continue;
+      tokens.push_back(static_cast<Position>(token));
       from.push_back(row_of_[token]);
-      copy.row_of_[token] = copy.storage_.acquire(context, static_cast<Position>(token));
-      to.push_back(copy.row_of_[token]);
     }
-    copy.parked_ = parked_;
+    copy.acquire(context, tokens);  // may move the rows of a shared pool
     copy_rows(context, Rows<const value_type>(storage_.rows()), std::span<const Index>(from), copy.storage_.rows(),
-              std::span<const Index>(to));
+              std::span<const Index>(copy.scratch_));
     return copy;
   }
 
@@ -107,6 +99,17 @@ class AuxCache {
 
  private:
   static constexpr Index none = -1;
+
+  /// Takes a row for each of `tokens`, and lists them in `scratch_`.
+  void acquire(context_type& context, Positions tokens) {
+    if (!tokens.empty() && tokens.back() >= std::ssize(row_of_)) {
+      row_of_.resize(static_cast<std::size_t>(tokens.back()) + 1, none);
+    }
+    scratch_.resize(tokens.size());
+    storage_.acquire(context, tokens, scratch_);
+    for (std::size_t i = 0; i < tokens.size(); ++i) row_of_[static_cast<std::size_t>(tokens[i])] = scratch_[i];
+    parked_ += std::ssize(tokens);
+  }
 
   void release(Position token) {
     Index& row = row_of_[static_cast<std::size_t>(token)];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,8 @@
 namespace lazyllm {
 
 /// Storage of an Aux Cache in which row p belongs to position p: no bookkeeping, and room for every token up to the
-/// highest position ever parked. Owned by one sequence.
-template <class Context, class T>
+/// highest position ever parked. Owned by one sequence. `Buffer` is the memory that the rows lie in.
+template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
 class DenseStorage {
  public:
   using context_type = Context;
@@ -27,10 +28,10 @@ class DenseStorage {
   /// Makes room for the positions below `tokens`.
   void reserve(Context& context, Index tokens) { buffer_.reserve(context, tokens, width_); }
 
-  /// The row for `position`; rows taken before keep their number and content.
-  Index acquire(Context& context, Position position) {
-    reserve(context, position + Index{1});
-    return position;
+  /// Writes the row for each of `tokens`, ascending, to `rows`; rows taken before keep their number and content.
+  void acquire(Context& context, Positions tokens, std::span<Index> rows) {
+    if (!tokens.empty()) reserve(context, tokens.back() + Index{1});
+    std::copy(tokens.begin(), tokens.end(), rows.begin());
   }
 
   void release(Index) {}
@@ -42,7 +43,7 @@ class DenseStorage {
   Index width() const { return width_; }
 
  private:
-  typename Context::template Buffer<T> buffer_;
+  Buffer buffer_;
   Index width_;
 };
 
@@ -64,12 +65,14 @@ class RowPool {
     for (Index row = new_rows; row-- > old_rows;) free_.push_back(row);
   }
 
-  /// A free row; the pool grows when there is none.
-  Index acquire(Context& context) {
-    if (free_.empty()) reserve(context, std::max<Index>(16, buffer_.rows().rows + 1));
-    const Index row = free_.back();
-    free_.pop_back();
-    return row;
+  /// Fills `rows` with free rows; the pool grows when there are too few.
+  void acquire(Context& context, std::span<Index> rows) {
+    const Index missing = std::ssize(rows) - std::ssize(free_);
+    if (missing > 0) reserve(context, std::max<Index>(16, buffer_.rows().rows + missing));
+    for (Index& row : rows) {
+      row = free_.back();
+      free_.pop_back();
+    }
   }
 
   void release(Index row) { free_.push_back(row); }
@@ -102,7 +105,7 @@ class PooledStorage {
   /// Makes room for `tokens` rows in the whole pool; reserve a shared pool for all its sequences at once.
   void reserve(Context& context, Index tokens) { pool_->reserve(context, tokens); }
 
-  Index acquire(Context& context, Position) { return pool_->acquire(context); }
+  void acquire(Context& context, Positions, std::span<Index> rows) { pool_->acquire(context, rows); }
   void release(Index row) { pool_->release(row); }
   PooledStorage make_empty() const { return PooledStorage(pool_); }
   Rows<T> rows() const { return pool_->rows(); }

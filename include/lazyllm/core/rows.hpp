@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/positions.hpp"
 
 namespace lazyllm {
@@ -15,17 +16,22 @@ struct Rows {
   Index stride = 0;  ///< elements from one row to the next, >= width
 
   constexpr Rows() = default;
-  constexpr Rows(T* data_, Index rows_, Index width_) : Rows(data_, rows_, width_, width_) {}
-  constexpr Rows(T* data_, Index rows_, Index width_, Index stride_)
+  LAZYLLM_HOST_DEVICE constexpr Rows(T* data_, Index rows_, Index width_) : Rows(data_, rows_, width_, width_) {}
+  LAZYLLM_HOST_DEVICE constexpr Rows(T* data_, Index rows_, Index width_, Index stride_)
       : data(data_), rows(rows_), width(width_), stride(stride_) {}
 
+  /// Rows that can be written are rows that can be read.
+  template <class U>
+  requires std::is_same_v<const U, T> LAZYLLM_HOST_DEVICE constexpr Rows(const Rows<U>& other)
+      : Rows(other.data, other.rows, other.width, other.stride) {}
+
   /// Pointer to row `i`.
-  constexpr T* row(Index i) const { return data + i * stride; }
+  LAZYLLM_HOST_DEVICE constexpr T* row(Index i) const { return data + i * stride; }
 
   /// The rows `[first, first + count)`.
-  constexpr Rows subrows(Index first, Index count) const { return {row(first), count, width, stride}; }
-
-  constexpr operator Rows<const T>() const requires(!std::is_const_v<T>) { return {data, rows, width, stride}; }
+  LAZYLLM_HOST_DEVICE constexpr Rows subrows(Index first, Index count) const {
+    return {row(first), count, width, stride};
+  }
 };
 
 }  // namespace lazyllm

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/positions.hpp"
 
 namespace lazyllm {
@@ -22,7 +23,9 @@ struct QueryRows {
   Index head_width = 0;
   float scale = 1;  ///< factor of the logits, 1/sqrt(head_width) in most models
 
-  constexpr const T* query(Index row, Index head) const { return data + row * row_stride + head * head_stride; }
+  LAZYLLM_HOST_DEVICE constexpr const T* query(Index row, Index head) const {
+    return data + row * row_stride + head * head_stride;
+  }
 };
 
 }  // namespace lazyllm

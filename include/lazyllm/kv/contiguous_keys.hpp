@@ -1,5 +1,6 @@
 #pragma once
 
+#include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/positions.hpp"
 
 namespace lazyllm {
@@ -15,7 +16,7 @@ struct ContiguousKeys {
   Index head_stride = 0;      ///< elements from one key head to the next
   Index heads = 0;            ///< key heads; a divisor of the number of query heads (GQA)
 
-  constexpr const T* key(Position position, Index head) const {
+  LAZYLLM_HOST_DEVICE constexpr const T* key(Position position, Index head) const {
     return data + position * position_stride + head * head_stride;
   }
 };

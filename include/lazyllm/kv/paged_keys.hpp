@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/positions.hpp"
 
 namespace lazyllm {
@@ -20,7 +21,7 @@ struct PagedKeys {
   Index head_stride = 0;                     ///< elements from one key head to the next
   Index heads = 0;                           ///< key heads; a divisor of the number of query heads (GQA)
 
-  constexpr const T* key(Position position, Index head) const {
+  LAZYLLM_HOST_DEVICE constexpr const T* key(Position position, Index head) const {
     return data + page_table[position / page_size] * page_stride + position % page_size * position_stride +
            head * head_stride;
   }

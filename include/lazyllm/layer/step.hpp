@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -58,7 +59,10 @@ class Step {
     for (auto* plan : {&plan_, &next_plan_}) plan->reserve(capacity.sequences, capacity.tokens);
     for (auto& hidden : hidden_) hidden.reserve(context, capacity.rows, capacity.width);
     for (auto* floats : {&scores_, &score_sums_, &next_score_sums_}) floats->reserve(context, capacity.tokens, 1);
-    kept_.reserve(size(capacity.tokens));
+    unranked_.reserve(size(capacity.tokens));
+    kept_.indices.reserve(size(capacity.tokens));
+    kept_.indptr.reserve(size(capacity.sequences + 1));
+    tasks_.reserve(size(capacity.sequences));
     for (auto* list : {&dropped_, &revived_}) list->reserve(size(capacity.rows));
     for (auto* list : {&dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
       list->reserve(size(capacity.rows));
@@ -191,15 +195,14 @@ class Step {
       ++layer_;
       return;
     }
-    if (changes_) next_plan_.clear();
     for (Index s = 0; s < plan.sequences(); ++s) {
       if (members_[size(s)].entry.pruner->score().over_layers) accumulate(context, block, plan, s);
-      if (changes_) {
-        select_keys(context, block, plan, s);
-        plan_next(context, plan, s);
-      }
     }
-    if (changes_) change_batch(context);
+    if (changes_) {
+      select_keys(context, block, plan);
+      plan_next(context, plan);
+      change_batch(context);
+    }
     stats_.layers[size(layer_)].kept = std::ssize(plan_.layer(layer_, layers_).keys());
     ++layer_;
     begin_layer();
@@ -266,11 +269,17 @@ class Step {
     return selection.kind == Selection::Kind::count || selection.kind == Selection::Kind::mass;
   }
 
-  /// Computes the scores of this layer, `[keys]`, into `scores_`.
+  /// Where the sequence's scores of this layer go, `[keys]`.
+  std::span<float> scores(context_type& context, const LayerPlan& plan, Index s) {
+    scores_.reserve(context, std::ssize(plan.keys()), 1);  // at once: growing would move those of other sequences
+    return floats(context, scores_, plan.key_indptr()[size(s)], plan.sequence(s).keys.size());
+  }
+
+  /// Computes the scores of this layer.
   template <class Block>
   std::span<float> score(context_type& context, Block& block, const LayerPlan& plan, Index s) {
     const Entry& entry = members_[size(s)].entry;
-    const std::span<float> scores = floats(context, scores_, 0, plan.sequence(s).keys.size());
+    const std::span<float> scores = this->scores(context, plan, s);
     entry.pruner->score()(context, block, plan, s, entry.new_tokens, scores);
     return scores;
   }
@@ -292,13 +301,13 @@ class Step {
     return {buffer.rows().row(first), count};
   }
 
-  /// What the selection ranks by, `[keys]` in `scores_`.
+  /// What the selection ranks by, `[keys]`.
   template <class Block>
   std::span<float> ranks(context_type& context, Block& block, const LayerPlan& plan, Index s) {
     const Member& member = members_[size(s)];
     const auto& scorer = member.entry.pruner->score();
     const SequencePlan part = plan.sequence(s);
-    const std::span<float> scores = floats(context, scores_, 0, part.keys.size());
+    const std::span<float> scores = this->scores(context, plan, s);
     if (member.selection.random_seed) {
       random_scores(context, *member.selection.random_seed, part.keys, scores);
       return scores;
@@ -308,40 +317,59 @@ class Step {
     return scores;
   }
 
-  /// Fills `kept_` with the kept ones' indices into the sequence's keys.
+  /// Fills `kept_` for the sequences that select by rank, all at once.
   template <class Block>
-  void select_keys(context_type& context, Block& block, const LayerPlan& plan, Index s) {
-    const Selection& selection = members_[size(s)].selection;
-    const SequencePlan part = plan.sequence(s);
-    kept_.clear();
-    if (by_rank(selection)) {
-      const Index bad = select(context, selection, part.tokens, part.keys, ranks(context, block, plan, s), kept_);
-      if (bad >= 0) {
-        detail::fail("the score of position ", part.keys[size(bad)], " of sequence ", s, " after layer ", layer_ + 1,
-                     " is not a finite number");
-      }
-      return;
+  void select_keys(context_type& context, Block& block, const LayerPlan& plan) {
+    tasks_.clear();
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const Selection& selection = members_[size(s)].selection;
+      if (!by_rank(selection)) continue;
+      const SequencePlan part = plan.sequence(s);
+      tasks_.push_back({selection, part.tokens, part.keys, ranks(context, block, plan, s)});
     }
+    if (tasks_.empty()) return;
+    if (const std::optional<BadScore> bad = select(context, std::span<const SelectionTask>(tasks_), kept_)) {
+      const Positions keys = tasks_[bad->task].active;
+      Index s = 0;
+      while (plan.sequence(s).keys.data() != keys.data()) ++s;
+      detail::fail("the score of position ", keys[size(bad->index)], " of sequence ", s, " after layer ", layer_ + 1,
+                   " is not a finite number");
+    }
+  }
+
+  /// The kept ones' indices into the keys of a sequence that does not select by rank.
+  std::span<const Index> unranked(const SequencePlan& part, Index s) {
+    const Selection& selection = members_[size(s)].selection;
+    unranked_.clear();
     for (std::size_t i = 0; i < part.keys.size(); ++i) {
       const Position key = part.keys[i];
       const auto parked_here = [&] {
         return sequence(s).depth_[size(key)] == layer_ + 1 && sequence(s).aux().holds(key);
       };
-      if (selection.kind == Selection::Kind::all || !parked_here()) kept_.push_back(static_cast<Index>(i));
+      if (selection.kind == Selection::Kind::all || !parked_here()) unranked_.push_back(static_cast<Index>(i));
+    }
+    return unranked_;
+  }
+
+  /// Plans the next layer from what each sequence keeps.
+  void plan_next(context_type& context, const LayerPlan& plan) {
+    next_plan_.clear();
+    for (auto* list : {&dropped_, &revived_}) list->clear();
+    for (auto* list : {&dropped_rows_, &copied_rows_, &copied_targets_, &revived_targets_}) list->clear();
+    std::size_t task = 0;
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const bool ranked = by_rank(members_[size(s)].selection);
+      plan_next(context, plan, s, ranked ? kept_.of(task++) : unranked(plan.sequence(s), s));
     }
   }
 
   /// Appends the sequence to the next layer's plan: its keys are the kept ones, its rows those of them that have gone
   /// exactly as deep as the next layer. These stand in the running batch or are parked.
-  void plan_next(context_type& context, const LayerPlan& plan, Index s) {
+  void plan_next(context_type& context, const LayerPlan& plan, Index s, std::span<const Index> kept) {
     Member& member = members_[size(s)];
     Sequence& sequence = *member.entry.sequence;
     const SequencePlan part = plan.sequence(s);
     const bool may_revive = sequence.parked_at_[size(layer_ + 1)] > 0;
-    if (s == 0) {
-      for (auto* list : {&dropped_, &revived_}) list->clear();
-      for (auto* list : {&dropped_rows_, &copied_rows_, &copied_targets_, &revived_targets_}) list->clear();
-    }
     Index row = 0;
     const auto drop_before = [&](Position key) {
       for (; row < std::ssize(part.positions) && part.positions[size(row)] < key; ++row) {
@@ -349,7 +377,7 @@ class Step {
         dropped_rows_.push_back(part.first_row + row);
       }
     };
-    for (const Index i : kept_) {
+    for (const Index i : kept) {
       const Position key = part.keys[size(i)];
       next_plan_.append_key(key);
       drop_before(key);
@@ -368,8 +396,8 @@ class Step {
     member.dropped_end = dropped_.size();
     member.revived_end = revived_.size();
     if (member.entry.pruner->score().over_layers) {
-      const Index first = next_plan_.keys() - std::ssize(kept_);
-      gather_scores(context, sums(context, plan, s), kept_, floats(context, next_score_sums_, first, kept_.size()));
+      const Index first = next_plan_.keys() - std::ssize(kept);
+      gather_scores(context, sums(context, plan, s), kept, floats(context, next_score_sums_, first, kept.size()));
     }
     next_plan_.finish_sequence(part.tokens);
   }
@@ -435,7 +463,9 @@ class Step {
   Buffer<float> score_sums_;  // over the layers, one for each key of the plan
   Buffer<float> next_score_sums_;
   // The way from this layer's batch to the next one's, all sequences one after the other.
-  std::vector<Index> kept_;  // of one sequence only
+  std::vector<SelectionTask> tasks_;
+  KeptTokens kept_;
+  std::vector<Index> unranked_;  // of one sequence only
   std::vector<Position> dropped_;
   std::vector<Index> dropped_rows_;
   std::vector<Position> revived_;

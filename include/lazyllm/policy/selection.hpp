@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "lazyllm/core/positions.hpp"
 
@@ -44,6 +45,31 @@ struct Selection {
     return p < protect_first || p >= tokens - protect_last ||
            (static_cast<std::size_t>(p) < protect_mask.size() && protect_mask[static_cast<std::size_t>(p)] != 0);
   }
+};
+
+/// What one sequence of a batch asks of a backend's `select`.
+struct SelectionTask {
+  Selection selection;        ///< of kind `count` or `mass`
+  Index tokens = 0;           ///< tokens of the sequence so far
+  Positions active{};         ///< `[keys]` positions of the active tokens, ascending
+  std::span<float> scores{};  ///< `[keys]` in the backend's memory, finite; used as scratch memory
+};
+
+/// A backend's answer to several tasks.
+struct KeptTokens {
+  std::vector<Index> indices;       ///< for each task the ascending indices into its `active`, one task after the other
+  std::vector<Index> indptr = {0};  ///< `[tasks + 1]` where each task's part of `indices` begins
+
+  std::span<const Index> of(std::size_t task) const {
+    return std::span(indices).subspan(static_cast<std::size_t>(indptr[task]),
+                                      static_cast<std::size_t>(indptr[task + 1] - indptr[task]));
+  }
+};
+
+/// A score that is not a finite number.
+struct BadScore {
+  std::size_t task = 0;
+  Index index = 0;  ///< into the task's `active`; the first one
 };
 
 /// A policy is any callable from a `PrunePoint` to a `Selection`: the types of this folder, a lambda, or a

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "properties/random_runs.hpp"
+#include "support/device_blocks.hpp"
+
+/// \file
+/// Random runs on the CUDA backend, for a device and for its emulation.
+
+namespace lazyllm::test {
+
+TEST_CASE("cuda random runs: dense storage, every score") {
+  random_runs<CudaMemory, cuda::DenseStorage<float>, DeviceAttention<float>, DeviceFeedForward<float>>(50, true);
+}
+
+TEST_CASE("cuda random runs: pooled storage, bfloat16 rows") {
+  random_runs<CudaMemory, cuda::PooledStorage<__nv_bfloat16>, DeviceAttention<__nv_bfloat16>,
+              DeviceFeedForward<__nv_bfloat16>>(20, true);
+}
+
+TEST_CASE("cuda random runs: pinned storage, half rows") {
+  random_runs<CudaMemory, cuda::PinnedStorage<__half>, DeviceAttention<__half>, DeviceFeedForward<__half>>(20, true);
+}
+
+}  // namespace lazyllm::test

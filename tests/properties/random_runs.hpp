@@ -1,0 +1,237 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <list>
+#include <memory>
+#include <random>
+
+#include "lazyllm/aux_cache/aux_cache.hpp"
+#include "lazyllm/core/sequence.hpp"
+#include "lazyllm/layer/lazy_decoder_layer.hpp"
+#include "lazyllm/layer/step.hpp"
+#include "lazyllm/policy/policies.hpp"
+#include "lazyllm/policy/wrappers.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
+#include "support/naive_lazy.hpp"
+#include "support/runs.hpp"
+#include "support/tiny_model.hpp"
+
+/// \file
+/// Random runs of the library on any backend beside the naive reference. `Memory` is the backend's, see
+/// support/cpu_memory.hpp.
+namespace lazyllm::test {
+
+using Pruner = TokenPruner<AnyPolicy>;
+
+/// One request in both worlds: the library with an engine's caches, and the naive reference.
+template <class Memory, class Storage>
+struct Request {
+  using T = typename Storage::value_type;
+  using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
+
+  Sequence sequence;
+  TinyCache<T> cache;
+  NaiveLazy<T, Memory> naive;
+  Pruner pruner;
+  AnyPolicy policy;
+};
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+
+  Index between(Index first, Index last) { return std::uniform_int_distribution<Index>(first, last)(engine_); }
+  double fraction() { return std::uniform_real_distribution<>(0.05, 1)(engine_); }
+  bool chance(double p) { return std::bernoulli_distribution(p)(engine_); }
+
+  Schedule schedule(Index layers) {
+    std::vector<LayerKeep> points;
+    for (Index layer = 1; layer < layers; ++layer) {
+      if (chance(0.5)) points.push_back({layer, chance(0.1) ? 1 : fraction()});
+    }
+    return Schedule(points);
+  }
+
+  AnyPolicy policy(Index layers) {
+    AnyPolicy policy;
+    switch (between(0, 6)) {
+      case 0: policy = KeepAll(); break;
+      case 1: policy = PaperSchedule(); break;
+      case 2: policy = KeepMass(schedule(layers)); break;
+      case 3: policy = StaticPruning(schedule(layers)); break;
+      case 4: policy = RandomDrop(schedule(layers), static_cast<std::uint64_t>(between(0, 1000))); break;
+      default: policy = KeepFraction(schedule(layers));
+    }
+    if (chance(0.2)) policy = ProtectFirst<AnyPolicy>{policy, between(0, 6)};
+    if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};
+    if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
+    if (chance(0.2)) policy = MinimumPrompt<AnyPolicy>{policy, between(0, 20)};
+    if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
+    return policy;
+  }
+
+  AttentionScore score() {
+    AttentionScore score;
+    if (chance(0.3)) score.last_queries = between(2, 6);
+    if (chance(0.3)) score.reduce = Reduce::max;
+    if (chance(0.2)) score.over_layers = true;
+    if (chance(0.2)) score.pooling = 2 * between(0, 3) + 1;
+    return score;
+  }
+
+  std::vector<Index> tokens(Index count, Index vocab) {
+    std::vector<Index> ids(static_cast<std::size_t>(count));
+    for (Index& id : ids) id = between(0, vocab - 1);
+    return ids;
+  }
+
+ private:
+  std::mt19937 engine_;
+  std::vector<std::uint8_t> mask_ = {0, 1, 0, 0, 0, 0, 1, 0, 0, 1};
+};
+
+/// Runs one step of `requests` through the library; returns the logits and records the active set of every layer.
+template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock>
+struct Engine {
+  using Context = typename Storage::context_type;
+  using T = typename Storage::value_type;
+  using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
+
+  Engine(const TinyModel& shared_model, int threads) : model(shared_model), context(Memory::make_context(threads)) {
+    for (Index layer = 0; layer < model.shape().layers; ++layer) {
+      if constexpr (std::is_same_v<FeedForwardBlock, NoFeedForward>) {
+        layers.emplace_back(AttentionBlock{&model, layer, &batch});
+      } else {
+        layers.emplace_back(AttentionBlock{&model, layer, &batch}, FeedForwardBlock{&model, layer});
+      }
+    }
+  }
+
+  std::vector<typename NaiveLazy<T, Memory>::Result> run(const std::vector<Request<Memory, Storage>*>& requests,
+                                                         const std::vector<std::vector<Index>>& tokens) {
+    std::vector<typename Step<Sequence, Pruner>::Entry> entries;
+    batch.clear();
+    for (std::size_t s = 0; s < requests.size(); ++s) {
+      entries.push_back({&requests[s]->sequence, &requests[s]->pruner, std::ssize(tokens[s])});
+      batch.push_back(&requests[s]->cache);
+    }
+    const Rows<T> hidden = step.begin(context, entries);
+    std::vector<T> embeddings(static_cast<std::size_t>(hidden.rows * hidden.width));
+    T* row = embeddings.data();
+    for (const auto& ids : tokens) {
+      for (const Index id : ids) {
+        model.embed(id, row);
+        row += hidden.width;
+      }
+    }
+    Memory::write(context, embeddings, hidden.data);
+    std::vector<typename NaiveLazy<T, Memory>::Result> results(requests.size());
+    for (auto& layer : layers) {
+      const LayerPlan plan = step.plan();
+      for (std::size_t s = 0; s < requests.size(); ++s) {
+        const Positions keys = plan.sequence(static_cast<Index>(s)).keys;
+        results[s].active.emplace_back(keys.begin(), keys.end());
+      }
+      layer.forward(context, step);
+    }
+    const std::vector<T> last = Memory::read(context, step.end());
+    for (std::size_t s = 0; s < requests.size(); ++s) {
+      results[s].logits = model.logits(last.data() + static_cast<Index>(s) * model.shape().width());
+    }
+    return results;
+  }
+
+  const TinyModel& model;
+  Context context;
+  TinyBatch<T> batch;
+  std::vector<LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
+  Step<Sequence, Pruner> step;
+};
+
+/// The invariant of docs/design.md, looked up in the engine's own counts and the naive reference.
+template <class Memory, class Storage>
+void check_invariant(Request<Memory, Storage>& request) {
+  const Index layers = request.sequence.layers();
+  Index parked = 0;
+  bool holds = true;
+  for (Position p = 0; p < request.sequence.length(); ++p) {
+    const Index depth = request.sequence.depths()[static_cast<std::size_t>(p)];
+    holds &= depth == request.naive.depth(p);
+    holds &= request.sequence.aux().holds(p) == (depth < layers);
+    parked += depth < layers;
+    for (Index layer = 0; layer < layers; ++layer) {
+      holds &= request.cache.computed[static_cast<std::size_t>(layer)][static_cast<std::size_t>(p)] == (layer < depth);
+    }
+  }
+  CHECK(holds);
+  CHECK(request.sequence.aux().parked_rows() == parked);
+  CHECK(request.naive.parked() == parked);
+}
+
+/// Random batches of random requests with random schedules, grown by random steps, truncated and forked at random:
+/// every step must agree with the naive reference bit for bit.
+template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock = NoFeedForward>
+void random_runs(unsigned seeds, bool any_score) {
+  using T = typename Storage::value_type;
+  Index pruned = 0;
+  Index revived = 0;
+  for (unsigned seed = 0; seed < runs(seeds); ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const Index kv_heads = Index{1} << random.between(0, 2);
+    const TinyModel model({.layers = random.between(1, 6), .heads = 4, .kv_heads = kv_heads, .head_width = 4}, seed);
+    const Index layers = model.shape().layers;
+    constexpr Index capacity = 60;
+    Engine<Memory, Storage, AttentionBlock, FeedForwardBlock> engine(model, static_cast<int>(random.between(1, 2)));
+    auto empty = Storage(model.shape().width());
+    std::list<Request<Memory, Storage>> requests;
+    const Index count = random.between(1, 3);
+    for (Index i = 0; i < count; ++i) {
+      AnyPolicy policy = random.policy(layers);
+      requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())),
+                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T, Memory>(model),
+                          Pruner(policy, any_score ? random.score() : AttentionScore{}), policy});
+    }
+    for (Index turn = random.between(2, 8); turn > 0; --turn) {
+      std::vector<Request<Memory, Storage>*> members;
+      std::vector<std::vector<Index>> tokens;
+      for (Request<Memory, Storage>& request : requests) {
+        if (random.chance(0.2) || request.sequence.length() + 20 > capacity) continue;
+        members.push_back(&request);
+        tokens.push_back(random.tokens(random.chance(0.5) ? 1 : random.between(1, 20), model.shape().vocab));
+      }
+      if (members.empty()) continue;
+      const auto results = engine.run(members, tokens);
+      revived += engine.step.stats().revived();
+      for (std::size_t s = 0; s < members.size(); ++s) {
+        const auto expected = members[s]->naive.step(tokens[s], members[s]->policy, members[s]->pruner.score());
+        CHECK(results[s].active == expected.active);
+        CHECK(results[s].logits == expected.logits);
+        pruned += std::ssize(expected.active.front()) - std::ssize(expected.active.back());
+        check_invariant(*members[s]);
+      }
+      for (Request<Memory, Storage>& request : requests) {
+        if (random.chance(0.1)) {
+          const Index length = random.between(0, request.sequence.length());
+          request.sequence.truncate(length);
+          request.cache.truncate(length);
+          request.naive.truncate(length);
+          check_invariant(request);
+        }
+      }
+      if (random.chance(0.2) && requests.size() < 4) {
+        Request<Memory, Storage>& parent = requests.front();
+        requests.push_back(
+            {parent.sequence.fork(engine.context), parent.cache, parent.naive, parent.pruner, parent.policy});
+        check_invariant(requests.back());
+      }
+    }
+  }
+  CHECK(pruned > 0);
+  CHECK(revived > 0);
+}
+
+}  // namespace lazyllm::test

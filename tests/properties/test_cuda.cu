@@ -1,0 +1,1 @@
+#include "properties/cuda_runs.hpp"

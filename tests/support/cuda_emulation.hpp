@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <thrust/execution_policy.h>
+#include <thrust/for_each.h>
+#include <thrust/iterator/counting_iterator.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "lazyllm/backend/cuda/context.hpp"
+
+/// \file
+/// CUDA on the CPU, for tests of the CUDA backend where there is no device: to be included before `lazyllm/cuda.cuh`,
+/// and linked with cuda_emulation.cpp instead of the CUDA runtime. Kernels run block by block, the threads of a block
+/// as fibers; Thrust runs on OpenMP. What is enqueued on a stream runs as late as it may, so that a missing wait is
+/// seen.
+
+#define LAZYLLM_CUDA_EMULATION
+
+// A block's own memory: blocks run one after the other.
+#undef __shared__
+#define __shared__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+inline uint3 threadIdx;
+inline uint3 blockIdx;
+inline dim3 blockDim;
+
+namespace lazyllm::test::cuda_emulation {
+
+/// Puts work on the one stream that there is.
+void enqueue(std::function<void()> work);
+
+/// Runs `body` by `threads` threads, which may wait for each other. Throws `std::logic_error` if they wait for ever.
+void run_block(unsigned threads, const std::function<void()>& body);
+
+/// Gives `value` to the other lanes of the warp; the values of all 32, valid until the next call but one.
+const std::uint64_t* exchange(std::uint64_t value);
+
+/// Makes the allocation after the next `count` ones fail, host or device; -1 for none.
+void fail_allocation_after(int count);
+
+/// Allocations so far.
+int allocations();
+
+/// Copies to the host that have been enqueued so far.
+int copies_to_host();
+
+template <class T>
+T value_of(std::uint64_t bits) {
+  T value;
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+template <class T>
+const std::uint64_t* exchange_value(T value) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  return exchange(bits);
+}
+
+}  // namespace lazyllm::test::cuda_emulation
+
+void __syncthreads();
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  namespace emulation = lazyllm::test::cuda_emulation;
+  return emulation::value_of<T>(emulation::exchange_value(value)[threadIdx.x % 32 ^ static_cast<unsigned>(mask)]);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned, T value, unsigned distance) {
+  namespace emulation = lazyllm::test::cuda_emulation;
+  const unsigned lane = threadIdx.x % 32;
+  return emulation::value_of<T>(emulation::exchange_value(value)[lane < distance ? lane : lane - distance]);
+}
+
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const std::uint64_t* const votes = lazyllm::test::cuda_emulation::exchange_value(vote);
+  unsigned result = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) result |= static_cast<unsigned>(votes[lane] & 1) << lane;
+  return result;
+}
+
+inline int __popc(unsigned bits) { return std::popcount(bits); }
+
+template <class T>
+T atomicAdd(T* target, T value) {
+  const T before = *target;
+  *target += value;
+  return before;
+}
+
+namespace lazyllm::cuda::detail {
+
+template <class Function>
+void for_each(Context&, std::uint32_t count, Function function) {
+  test::cuda_emulation::enqueue(
+      [=] { thrust::for_each_n(thrust::device, thrust::counting_iterator<std::uint32_t>(0), count, function); });
+}
+
+template <class... Parameters, class... Arguments>
+void launch(Context&, dim3 blocks, unsigned threads, void (*kernel)(Parameters...), Arguments... arguments) {
+  test::cuda_emulation::enqueue([=] {
+    blockDim = dim3(threads);
+    for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
+      for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
+        test::cuda_emulation::run_block(threads, [&] { kernel(arguments...); });
+      }
+    }
+  });
+}
+
+}  // namespace lazyllm::cuda::detail

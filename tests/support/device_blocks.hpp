@@ -1,0 +1,58 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "support/cuda_memory.hpp"
+#include "support/tiny_model.hpp"
+
+namespace lazyllm::test {
+
+/// The tiny model's attention for a backend with memory of its own: it runs on the host, on copies.
+template <class T>
+struct DeviceAttention {
+  const TinyModel* model;
+  Index layer;
+  const TinyBatch<T>* batch;
+  TinyAttention<T> block = {model, layer, batch};
+  std::vector<DeviceArray<T>> query_memory = {};
+  std::vector<DeviceArray<T>> key_memory = {};  // by sequence
+
+  void attend(cuda::Context& context, const LayerPlan& plan, Rows<T> hidden) {
+    std::vector<T> rows = CudaMemory::read(context, hidden);
+    block.attend(context, plan, Rows<T>(rows.data(), hidden.rows, hidden.width));
+    CudaMemory::write(context, rows, hidden.data);
+    query_memory.clear();
+    query_memory.emplace_back(context, block.query_rows);
+    key_memory.clear();
+    for (TinyCache<T>* cache : *batch) {
+      key_memory.emplace_back(context, cache->keys[static_cast<std::size_t>(layer)]);
+    }
+  }
+
+  QueryRows<T> queries(const LayerPlan& plan) const {
+    QueryRows<T> rows = block.queries(plan);
+    rows.data = query_memory.front().data();
+    return rows;
+  }
+
+  ContiguousKeys<T> keys(const LayerPlan& plan, Index s) const {
+    ContiguousKeys<T> view = block.keys(plan, s);
+    view.data = key_memory[static_cast<std::size_t>(s)].data();
+    return view;
+  }
+};
+
+template <class T>
+struct DeviceFeedForward {
+  const TinyModel* model;
+  Index layer;
+
+  void feed_forward(cuda::Context& context, Rows<T> hidden) {
+    std::vector<T> rows = CudaMemory::read(context, hidden);
+    TinyFeedForward<T>{model, layer}.feed_forward(context, Rows<T>(rows.data(), hidden.rows, hidden.width));
+    CudaMemory::write(context, rows, hidden.data);
+  }
+};
+
+}  // namespace lazyllm::test
