@@ -30,7 +30,7 @@ def attention(q, k, v):
     # On a CPU, matrix products over blocks of queries are twice as fast as the fused kernel with its backward pass.
     block = min(tokens, 256)
     k, v = k.reshape(-1, tokens, width), v.reshape(-1, tokens, width)
-    q = q.reshape(batch * k.shape[0] // batch, groups, tokens, width)
+    q = q.reshape(-1, groups, tokens, width)
     out = []
     column = torch.arange(tokens)
     for start in range(0, tokens, block):
