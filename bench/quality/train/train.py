@@ -62,6 +62,7 @@ class Training:
                            torch.optim.AdamW(others, lr=options.other_rate, betas=(0.9, 0.95), weight_decay=0)]
         self.rates = [options.rate, options.other_rate]
         if options.compile:
+            torch._dynamo.config.recompile_limit = 4 * len(options.stages)  # one per length, with and without gradients
             for layer in self.model.layers:
                 layer.compile(dynamic=False)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
@@ -123,7 +124,7 @@ class Training:
             dist.all_reduce(self.gradient)
             dist.all_reduce(total)
         self.gradient.div_(max(1.0, total[1].item() / (micro * tokens)))
-        torch.nn.utils.clip_grad_norm_([self.gradient_holder()], 1.0)
+        self.gradient.div_(max(1.0, self.gradient.norm().item()))
         for optimizer, rate in zip(self.optimizers, self.rates):
             for group in optimizer.param_groups:
                 group["lr"] = rate * self.factor()
@@ -132,11 +133,6 @@ class Training:
         self.step += 1
         self.tokens += count * micro * tokens * o.processes
         return (total[0] / total[1]).item()
-
-    def gradient_holder(self):
-        holder = torch.nn.Parameter(self.flat)
-        holder.grad = self.gradient
-        return holder
 
     @torch.no_grad()
     def evaluate(self, tokens, sequences):
@@ -174,6 +170,8 @@ class Training:
             start = time.time()
             loss = self.train_step()
             self.seconds += time.time() - start
+            if self.step % o.save == 0 or self.step == o.steps:
+                self.save()
             if self.step % o.log == 0 or self.step == o.steps:
                 line = {"step": self.step, "tokens": self.tokens, "context": stage_of(self.step - 1, o.stages),
                         "loss": round(loss, 4), "rate": round(self.factor(), 3), "seconds": round(self.seconds)}
@@ -182,8 +180,6 @@ class Training:
                 if self.rank == 0:
                     with open(o.out / "log.jsonl", "a") as log:
                         log.write(json.dumps(line) + "\n")
-            if self.step % o.save == 0 or self.step == o.steps:
-                self.save()
 
 
 def work(rank, options):
@@ -199,10 +195,10 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--out", type=pathlib.Path, required=True, help="folder of the state and the log")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--stages", type=stages, default="128:150,256:200,512:200,1024:200,2048:120,4096:30",
+    p.add_argument("--stages", type=stages, default="128:500,256:400,512:300,1024:350,2048:300,4096:300",
                    help="sequence lengths and their steps")
-    p.add_argument("--steps", type=int, default=900, help="steps in all")
-    p.add_argument("--decay-from", type=int, default=450, help="first step of the decay of the learning rates")
+    p.add_argument("--steps", type=int, default=2150, help="steps in all")
+    p.add_argument("--decay-from", type=int, default=1100, help="first step of the decay of the learning rates")
     p.add_argument("--context", type=int, default=4096, help="positions that jumps reach")
     p.add_argument("--batch", type=int, default=8192, help="tokens per step")
     p.add_argument("--micro", type=int, default=2048, help="tokens per forward pass")
@@ -215,8 +211,8 @@ def main():
     p.add_argument("--threads", type=int, default=1, help="per process")
     p.add_argument("--port", type=int, default=29511)
     p.add_argument("--log", type=int, default=20)
-    p.add_argument("--evaluate", type=int, default=100)
-    p.add_argument("--evaluate-sequences", type=int, default=32)
+    p.add_argument("--evaluate", type=int, default=250)
+    p.add_argument("--evaluate-sequences", type=int, default=16)
     p.add_argument("--save", type=int, default=100)
     p.add_argument("--no-compile", dest="compile", action="store_false")
     options = p.parse_args()
