@@ -14,16 +14,20 @@ fi
 if (($#)) && [[ $1 != -* ]]; then
   model=$1
   shift
-  prompt=$here/prompts/lighthouse.txt
+  prompt=(--prompt-file "$here/prompts/lighthouse.txt")
   if (($#)) && [[ $1 != -* ]]; then
-    prompt=$1
-    shift
+    set -- --prompt-file "$@"
   fi
 else
   model=$here/models/tiny
-  prompt=$here/prompts/documents.txt
+  prompt=(--prompt-file "$here/prompts/documents.txt")
   set -- --dtype bf16 --schedule "@$model/schedules.json#5%" --max-tokens 16 "$@"
 fi
+
+# A prompt of the user's own takes the place of the one above.
+for option in "$@"; do
+  case $option in --prompt | --prompt=* | --prompt-file | --prompt-file=* | --token-ids | --token-ids=*) prompt=() ;; esac
+done
 
 tokenizer=()
 beside=("$(dirname "$model")"/tok*.bin)
@@ -34,4 +38,4 @@ fi
 
 bash "$here/../cmake/build_release.sh" lazyllm-generate
 echo "== Generate =="
-exec "$here/../build/release/bin/lazyllm-generate" --model "$model" "${tokenizer[@]}" --prompt-file "$prompt" --compare "$@"
+exec "$here/../build/release/bin/lazyllm-generate" --model "$model" "${tokenizer[@]}" "${prompt[@]}" --compare "$@"
