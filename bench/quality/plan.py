@@ -174,6 +174,13 @@ class Plan:
         path = self.options.model
         return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
+    def shown_variables(self):
+        """The settings on which results depend, where they are not the defaults, as NAME=VALUE; of paths the name."""
+        values = ((field, getattr(self.options, field.name)) for field in dataclasses.fields(Settings)
+                  if field.type in (int, str) and field.name not in ("threads", "jobs"))
+        return [f"{field.name.upper()}={pathlib.PurePath(str(value)).name}" for field, value in values
+                if value != field.default]
+
     # Data and places
 
     def made_folder(self):

@@ -84,7 +84,7 @@ def main(arguments):
             plan.runs(part)  # so that what is wrong with the settings is found before the work
         if measured and data is None:
             measure.make_data(plan)
-        command = " ".join(["bash bench/quality/run.sh", *parts, *([plan.shown_model()] if model else []),
+        command = " ".join([*plan.shown_variables(), "bash bench/quality/run.sh", *parts, *([plan.shown_model()] if model else []),
                             *([pathlib.Path(data).name] if data else [])])
         context = os.environ.get("CONTEXT", "")
         # What is finished is written at once; who stops here has that.

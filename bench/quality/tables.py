@@ -1,5 +1,7 @@
 """The tables, in Markdown."""
 
+import pathlib
+
 import figures
 import paper
 import results as reading
@@ -16,8 +18,10 @@ def table(header, rows):
 
 
 def command(run, plan):
-    model = plan.shown_model()
-    return (f"lazyllm-evaluate --model {model} --data {run.collection.name} --dtype {plan.options.dtype} "
+    o = plan.options
+    files = "".join(f"--{option} {pathlib.PurePath(file).name} "
+                    for option, file in (("prompts", o.prompts), ("lengths", o.lengths)) if file)
+    return (f"lazyllm-evaluate --model {plan.shown_model()} --data {run.collection.name} {files}--dtype {o.dtype} "
             f"{run.method.command()}")
 
 

@@ -18,12 +18,14 @@ class Program:
 
     def __init__(self, loss=None, bad=None):
         self.calls, self.loss, self.bad = [], {**LOSS, **(loss or {})}, bad
+        self.prompts = set()  # that lazyllm-generate was given
 
     def __call__(self, command, **_):
         program, *arguments = map(str, command)
         self.calls.append(arguments)
         p = argparse.ArgumentParser()
-        for name in ("model", "data", "method", "schedule", "score", "dtype", "json", "resume", "prompt-file", "trace"):
+        for name in ("model", "data", "method", "schedule", "score", "dtype", "json", "resume", "prompt-file", "trace",
+                     "prompts", "lengths"):
             p.add_argument(f"--{name}")
         for name, kind in NUMBERS.items():
             p.add_argument(f"--{name}", type=kind)
@@ -36,6 +38,7 @@ class Program:
         if pathlib.Path(program).name == "lazyllm-evaluate":
             self.evaluate(o, cost, schedule, is_filter)
         else:
+            self.prompts.add(pathlib.Path(o.prompt_file).read_text())
             self.generate(o, cost, schedule)
         return argparse.Namespace(returncode=0)
 

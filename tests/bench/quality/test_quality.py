@@ -196,6 +196,7 @@ class Runs(unittest.TestCase):
                       "Figure 5", "Figure 6", "Figure 7", "a machine"):
             self.assertIn(title, text)
         self.assertNotIn(str(self.folder), text)
+        self.assertIn("ITEMS=4 TABLE_ITEMS=4 SWEEP_ITEMS=2 TOKENS=2048 bash bench/quality/run.sh", text)
         for picture in re.findall(r"\]\((.*?\.svg)\)", text):
             ElementTree.parse(self.folder / "docs" / picture)
         self.assertEqual(len(re.findall(r"\.svg", text)), 3)
@@ -214,6 +215,24 @@ class Runs(unittest.TestCase):
                     "LazyLLM (preset 1%) above prompt", "loss <= 1 %", "loss <= 10 %"):
             ends = ("| yes |", "| no: 2 fewer at 90 |") if bar == "dense score" else ("| yes |",)  # of two categories
             self.assertTrue(self.row(bar).endswith(ends), self.row(bar))
+
+    def test_longbenchs_own_lines(self):
+        for name, category in DATA_SETS.items():
+            lines = [json.dumps({"category": category, "input": "why?", "context": "text", "length": 2000})] * 4
+            (self.data / f"{name}.jsonl").write_text("\n".join(lines))
+        prompts, lengths = self.folder / "prompts.json", self.folder / "lengths.json"
+        prompts.write_text(json.dumps(dict.fromkeys(DATA_SETS, "{context} {input}")))
+        lengths.write_text(json.dumps(dict.fromkeys(DATA_SETS, 5)))
+        _, program = self.run_it("dense", "usage", PROMPTS=str(prompts), LENGTHS=str(lengths))
+        for call in program.calls:
+            if "--data" in call:
+                self.assertEqual(call[call.index("--prompts") + 1], str(prompts))
+                self.assertEqual(call[call.index("--lengths") + 1], str(lengths))
+            else:
+                self.assertEqual(call[call.index("--max-tokens") + 1], "5")
+        self.assertEqual(program.prompts, {"text why?"})
+        self.assertIn("--prompts prompts.json --lengths lengths.json", self.document())
+        self.assertRegex(self.document(), "PROMPTS=prompts.json LENGTHS=lengths.json .*run.sh dense usage")
 
     def test_missed_bars_say_by_how_much(self):
         program = stand_in.Program({"lazy": 12, "random-drop": 1, "static": 1})
