@@ -8,6 +8,7 @@ import tempfile
 import time
 
 import usage
+from plan import plural
 from results import finished
 
 
@@ -34,7 +35,7 @@ def make_data(plan):
                 with open(data_set.path) as file:
                     if sum(1 for _ in file) >= count:
                         continue
-            say(f"data: {count} items of {data_set.path.stem}, {collection.tokens} tokens")
+            say(f"data: {plural(count, 'item')} of {data_set.path.stem}, {collection.tokens} tokens")
             with tempfile.TemporaryDirectory(dir=plan.options.build) as folder:
                 subprocess.run([sys.executable, plan.maker(), "--out", folder, "--tokens", str(collection.tokens),
                                 "--items", str(count), "--tasks", data_set.path.stem], check=True)

@@ -113,6 +113,10 @@ class Run:
         return self.items if self.timed or self.program == "trace" else max(1, -(-self.items // data_set.share))
 
 
+def plural(count, noun):
+    return f"{count} {noun}" + "s" * (count != 1)
+
+
 DENSE = Method("dense", ("--method", "dense"))
 
 

@@ -5,7 +5,7 @@ import pathlib
 import figures
 import paper
 import results as reading
-from plan import BASELINES, NoSchedules
+from plan import BASELINES, NoSchedules, plural
 from results import mean, relative
 
 ROWS = {"dense": "dense", "random": "random drop", "static": "static pruning", "compress": "prompt compression",
@@ -34,7 +34,7 @@ def counted(run):
     by_category = {}
     for data_set in run.collection.data_sets:
         by_category.setdefault(data_set.category, []).append(run.limit(data_set))
-    return f"At most {max(sum(limits) for limits in by_category.values())} items of each category"
+    return f"At most {plural(max(sum(limits) for limits in by_category.values()), 'item')} of each category"
 
 
 # Dense scores
@@ -99,7 +99,7 @@ def table_1(plan, results):
     seeds = plan.options.seeds
     note = (f"Score / measured TTFT speedup / ideal TTFT speedup by operation count; of the paper score / measured "
             f"TTFT speedup. {counted(run)}, prompts of {run.collection.name}; times of {timed.items} of each data set "
-            f"on {plan.options.threads} threads. Random drop is the mean of {seeds} seeds. The keep shares of random "
+            f"on {plural(plan.options.threads, 'thread')}. Random drop is the mean of {plural(seeds, 'seed')}. The keep shares of random "
             f"drop and static pruning are solved for the ideal speedup of preset {plan.best}; compression keeps the "
             "share of random drop, and its own time counts. All three protect the first and last tokens that the preset protects. Last "
             "column: score in percent of dense, mean over the categories.")
@@ -268,7 +268,7 @@ def sweep(plan, results):
     return ("### Speed against quality, as the paper's Figure 5\n\n"
             f"{code(*commands)}\n\nThe first point of each line; the others differ in their keep shares. "
             f"{counted(runs['dense'][0])}, prompts of {collection.name}; random drop is the mean of "
-            f"{plan.options.sweep_seeds} seeds. The time of compression's own language model counts."
+            f"{plural(plan.options.sweep_seeds, 'seed')}. The time of compression's own language model counts."
             f"\n\n![Score against TTFT speedup](quality-sweep.svg)")
 
 
@@ -286,7 +286,7 @@ def usage(plan, results):
                 f"--prompt-file FILE {' '.join(run.method.arguments[2:])}" for run in runs.values()]
     return ("### Tokens used, as the paper's Figure 7\n\n"
             f"{code(*commands)}\n\nShare of the prompt's tokens that a layer has used at least once, mean over "
-            f"{plan.options.usage_items} prompt of each data set; layers between two pruning layers form a stage. An "
+            f"{plural(plan.options.usage_items, 'prompt')} of each data set; layers between two pruning layers form a stage. An "
             "answer that has ended uses nothing more.\n\n![Share of the prompt used](quality-usage.svg)")
 
 
