@@ -22,6 +22,7 @@
 #include "examples/llama/model/model.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/output_file.hpp"
@@ -40,41 +41,50 @@ struct Options {
   ModelOptions model;
   std::string data, out;
   Index prompts_limit = 32;
-  Index tokens = 8;
-  Index runs = 60;
+  Index tokens = 16;
+  Index runs = 64;
   bool resume = false;
 };
 
-/// The first prompts as token ids, cut in the middle where they and the answer do not fit the model.
-std::vector<std::vector<TokenId>> encode_prompts(const Options& options, const ModelConfig& config,
-                                                 const Tokenizer& tokenizer) {
+struct EncodedPrompt {
+  std::vector<TokenId> tokens;
+  std::string category;
+  Index most = 0;  // tokens to compare
+};
+
+/// The first prompts, cut in the middle where they and the answer do not fit the model.
+std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelConfig& config,
+                                          const Tokenizer& tokenizer) {
   const Index longest = longest_sequence(config) - options.tokens;
   if (longest < 2) {
     lazyllm::detail::fail("--tokens ", options.tokens, " is out of range 1 to ", longest + options.tokens - 2,
                           ": what the model can run, less a prompt");
   }
-  std::vector<std::string> texts = read_prompts(options.data);
-  texts.resize(std::min(texts.size(), static_cast<std::size_t>(options.prompts_limit)));
-  std::vector<std::vector<TokenId>> prompts;
-  for (const std::string& text : texts) prompts.push_back(cut_middle(tokenizer.encode(text, true), longest));
-  return prompts;
+  std::vector<Prompt> prompts = read_prompts(options.data);
+  prompts.resize(std::min(prompts.size(), static_cast<std::size_t>(options.prompts_limit)));
+  std::vector<EncodedPrompt> encoded;
+  for (Prompt& prompt : prompts) {
+    encoded.push_back({cut_middle(tokenizer.encode(prompt.text, true), longest), std::move(prompt.category),
+                       std::min(options.tokens, prompt.max_tokens.value_or(options.tokens))});
+  }
+  return encoded;
 }
 
 template <class T>
 class Program {
  public:
   Program(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
-          std::vector<std::vector<TokenId>> prompts)
-      : options_(options),
-        out_(options.out),
-        model_(checkpoint, options.model.threads),
-        capacity_(std::ssize(*std::ranges::max_element(prompts, {}, [](const auto& p) { return p.size(); })) +
-                  options.tokens) {
+          std::vector<EncodedPrompt> prompts)
+      : options_(options), out_(options.out), model_(checkpoint, options.model.threads), capacity_(options.tokens) {
+    for (const EncodedPrompt& prompt : prompts) {
+      capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + options.tokens);
+    }
     const std::vector<TokenId> stop = stop_tokens(model_.config(), &tokenizer);
     DenseDecoder<T> dense(model_, capacity_, options.model.threads);
     ProgressBar progress(std::ssize(prompts));
-    for (auto& prompt : prompts) {
-      references_.push_back(make_reference(dense, std::move(prompt), options.tokens, stop));
+    for (EncodedPrompt& prompt : prompts) {
+      references_.push_back(make_reference(dense, std::move(prompt.tokens), prompt.most, stop));
+      search_prompts_.push_back({std::move(prompt.category), std::ssize(references_.back().tokens)});
       progress.advance(false, "dense");
     }
   }
@@ -93,7 +103,7 @@ class Program {
   }
 
  private:
-  /// What outcomes depend on. The dense run's tokens stand for the model's weights, too.
+  /// What outcomes depend on.
   nlohmann::ordered_json settings() const {
     Fingerprint fingerprint;
     for (const Reference& reference : references_) {
@@ -101,11 +111,9 @@ class Program {
         fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
       }
     }
-    return {{"model", options_.model.path},
-            {"dtype", options_.model.dtype},
-            {"prompts", references_.size()},
-            {"tokens", options_.tokens},
-            {"fingerprint", fingerprint.value()}};
+    return {{"model", options_.model.path},  {"model_fingerprint", model_fingerprint(options_.model.path)},
+            {"dtype", options_.model.dtype}, {"prompts", references_.size()},
+            {"tokens", options_.tokens},     {"fingerprint", fingerprint.value()}};
   }
 
   double operations(const Preset& preset) const {
@@ -122,9 +130,9 @@ class Program {
     std::string current;
     std::optional<LazyDecoder<T>> decoder;
     const double dense = operations({});
-    SearchProblem problem{
+    const SearchProblem problem{
         .layers = model_.config().layers,
-        .positions = {},
+        .prompts = search_prompts_,
         .ideal_speedup = [&](const Preset& preset) { return dense / operations(preset); },
         .evaluate =
             [&](const Preset& preset, Index prompt) {
@@ -144,7 +152,6 @@ class Program {
               return outcome;
             },
     };
-    for (const Reference& reference : references_) problem.positions.push_back(std::ssize(reference.tokens));
     std::vector<double> losses;
     for (const int percent : percents) losses.push_back(percent / 100.0);
     return llama::search(problem, losses, most);
@@ -184,9 +191,12 @@ class Program {
     const std::string schedule = nlohmann::json(preset).at("schedule");
     fmt::print("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule, preset.score.text(),
                preset.protect_first, preset.protect_last);
-    fmt::print("     loss {:.2f} % of {} tokens, first tokens equal {:.1f} % of {}, KL {:.4f} nats\n",
-               100 * agreement.loss, agreement.tokens, 100 * agreement.first_token_match, agreement.prompts,
-               agreement.kl);
+    fmt::print("     loss {:.2f} % of {} after {}, first tokens equal {:.1f} %, KL {:.4f} nats\n", 100 * agreement.loss,
+               counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"),
+               100 * agreement.first_token_match, agreement.kl);
+    for (const auto& [category, loss] : agreement.category_loss) {
+      if (!category.empty()) fmt::print("       {}: loss {:.2f} %\n", category, 100 * loss);
+    }
     fmt::print("     TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup, ideal);
   }
 
@@ -195,6 +205,7 @@ class Program {
   Model<T> model_;
   Index capacity_;
   std::vector<Reference> references_;
+  std::vector<SearchPrompt> search_prompts_;  // of the references
 };
 
 void calibrate(const Options& options) {
@@ -214,13 +225,16 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app(
       "Finds schedules for dynamic token pruning (arXiv 2407.14057) that are fast and agree with dense inference, and "
-      "writes presets for losses of 1 %, 5 % and 10 %. The loss is the share of the dense run's greedy tokens that the "
-      "pruned run would not have chosen after the same text.",
+      "writes presets for losses of 1 %, 5 % and 10 %. The loss is the share of the dense run's greedy tokens from the "
+      "first on that the pruned run would not have chosen (a choice that dense finds half as likely as its own counts "
+      "as its own), averaged over the categories that the prompts name; no category loses more than three times the "
+      "preset's loss, or one token.",
       "lazyllm-calibrate");
   add_model_options(app, options.model);
   app.add_option("--data", options.data,
-                 "prompts: JSON lines with a prompt (*.jsonl), a text file that is one prompt, or a folder of both; "
-                 "longer ones than the model can run lose their middle")
+                 "prompts: JSON lines (*.jsonl) with a prompt and, if they have them, a category or dataset and the "
+                 "answer's max_tokens; a text file that is one prompt; or a folder of both. Longer ones than the model "
+                 "can run lose their middle")
       ->required()
       ->type_name("PATH");
   app.add_option("--out", options.out,
@@ -231,14 +245,19 @@ int main(int argc, char** argv) {
       ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--tokens", options.tokens, "tokens after each prompt to compare, fewer where the text ends")
+  app.add_option("--tokens", options.tokens,
+                 "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less")
       ->check(at_least(1))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--runs", options.runs, "passes over all prompts at most; a pass that fails early counts in part")
+  app.add_option(
+         "--runs", options.runs,
+         "work of the search at most, in passes over all prompts; a trial that fails early counts in part. 30 or "
+         "more find good schedules")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
-  app.add_flag("--resume", options.resume, "go on with the search that FILE.log.jsonl holds");
+  app.add_flag("--resume", options.resume,
+               "go on with the search that FILE.log.jsonl holds; more --runs may be given then");
   return run_program(app, argc, argv, [&] { calibrate(options); });
 }

@@ -11,10 +11,9 @@ std::string key(const Preset& preset) { return Json(preset).dump(); }
 
 OutcomeLog::OutcomeLog(std::filesystem::path path, const nlohmann::ordered_json& settings, bool resume)
     : log_(std::move(path), settings, resume, [this](const Json& line, const std::string& place) {
-        const Outcome outcome{line.at("positions"), line.at("mismatches"), line.at("first_match"), line.at("kl")};
-        if (outcome.positions < 1 || outcome.mismatches < 0 || outcome.mismatches > outcome.positions) {
-          detail::fail(place, ": ", outcome.mismatches, " mismatches at ", outcome.positions,
-                       " positions are out of range");
+        const Outcome outcome{line.at("positions"), line.at("equal"), line.at("kl")};
+        if (outcome.positions < 1 || outcome.equal < 0 || outcome.equal > outcome.positions) {
+          detail::fail(place, ": ", outcome.equal, " equal tokens of ", outcome.positions, " are out of range");
         }
         outcomes_[{key(line.at("preset").get<Preset>()), line.at("prompt").get<Index>()}] = outcome;
       }) {}
@@ -28,8 +27,7 @@ void OutcomeLog::add(const Preset& preset, Index prompt, const Outcome& outcome)
   log_.append({{"preset", preset},
                {"prompt", prompt},
                {"positions", outcome.positions},
-               {"mismatches", outcome.mismatches},
-               {"first_match", outcome.first_match},
+               {"equal", outcome.equal},
                {"kl", outcome.kl}});
   outcomes_[{key(preset), prompt}] = outcome;
 }

@@ -16,6 +16,9 @@ Json to_json(const Candidate& candidate) {
   json["measured"] = {{"loss", rounded(agreement.loss)}, {"first_token_match", rounded(agreement.first_token_match)},
                       {"kl", rounded(agreement.kl)},     {"ideal_ttft_speedup", rounded(candidate.ideal_speedup)},
                       {"prompts", agreement.prompts},    {"tokens", agreement.tokens}};
+  for (const auto& [category, loss] : agreement.category_loss) {
+    if (!category.empty()) json["measured"]["category_loss"][category] = rounded(loss);
+  }
   return json;
 }
 

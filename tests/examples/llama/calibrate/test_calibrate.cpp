@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ class Program {
     for (int i = 0; i < 4; ++i) {
       std::string prompt;
       for (int j = 0; j < 120; ++j) prompt += static_cast<char>('!' + (j * j * 7 + i * 31) % 90);
-      lines += nlohmann::json{{"prompt", prompt}}.dump() + "\n";
+      lines += nlohmann::json{{"prompt", prompt}, {"category", i % 2 == 0 ? "even" : "odd"}}.dump() + "\n";
     }
     folder_.write("prompts.jsonl", lines);
   }
@@ -87,10 +88,11 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms") {
     std::vector<Outcome> outcomes;
     double dense_operations = 0;
     double lazy_operations = 0;
-    for (const std::string& prompt : read_prompts(program.path("prompts.jsonl"))) {
+    std::vector<SearchPrompt> prompts;
+    for (const Prompt& prompt : read_prompts(program.path("prompts.jsonl"))) {
       const double dense_before = dense.operations();
       const double lazy_before = lazy.operations();
-      const std::vector<TokenId> tokens = tokenizer->encode(prompt, true);
+      const std::vector<TokenId> tokens = tokenizer->encode(prompt.text, true);
       dense.clear();
       dense.step(tokens);
       lazy.clear();
@@ -98,12 +100,16 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms") {
       dense_operations += dense.operations() - dense_before;
       lazy_operations += lazy.operations() - lazy_before;
       outcomes.push_back(agree(lazy, make_reference(dense, tokens, 4, tokenizer->stop_tokens())));
+      prompts.push_back({prompt.category, outcomes.back().positions});
     }
-    const Agreement agreement = summarize(outcomes);
+    const Agreement agreement = summarize(prompts, outcomes);
     const nlohmann::json& measured = file["presets"][name]["measured"];
     CHECK(measured["loss"] == doctest::Approx(agreement.loss).epsilon(1e-5));
     CHECK(measured["first_token_match"] == doctest::Approx(agreement.first_token_match));
     CHECK(std::abs(measured["kl"].get<double>() - agreement.kl) < 1e-5);
+    for (const char* category : {"even", "odd"}) {
+      CHECK(measured["category_loss"][category] == doctest::Approx(agreement.category_loss.at(category)).epsilon(1e-5));
+    }
     CHECK(measured["prompts"] == 4);
     CHECK(measured["tokens"] == agreement.tokens);
     CHECK(measured["ideal_ttft_speedup"] == doctest::Approx(dense_operations / lazy_operations).epsilon(1e-5));
@@ -127,9 +133,7 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
   CHECK(untimed(program.read("part.json")) == untimed(program.read("whole.json")));
 
   // An outcome that is in the log is believed, not measured again.
-  std::string wrong = log;
-  const std::string right = "\"mismatches\":0";
-  for (std::size_t at = 0; (at = wrong.find(right, at)) != std::string::npos;) wrong[at + right.size() - 1] = '4';
+  const std::string wrong = std::regex_replace(log, std::regex("\"equal\":[0-9]+"), "\"equal\":0");
   program.write("wrong.json.log.jsonl", wrong);
   REQUIRE(program.run("wrong.json", {"--resume", "--runs", "1"}).status == 0);
   CHECK(program.read("wrong.json")["presets"]["1%"]["schedule"] == "dense");

@@ -35,18 +35,17 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   {
     OutcomeLog log(path, settings, false);
     CHECK(log.find(cut, 0) == nullptr);
-    log.add(cut, 0, {8, 2, false, 0.1});
-    log.add(cut, 1, {7, 0, true, 1.0 / 3});
-    log.add({}, 0, {8, 0, true, 0});
+    log.add(cut, 0, {8, 2, 0.1});
+    log.add(cut, 1, {7, 7, 1.0 / 3});
+    log.add({}, 0, {8, 8, 0});
     REQUIRE(log.find(cut, 1) != nullptr);
   }
   OutcomeLog log(path, settings, true);
   REQUIRE(log.find(cut, 0) != nullptr);
-  CHECK(log.find(cut, 0)->mismatches == 2);
-  CHECK_FALSE(log.find(cut, 0)->first_match);
+  CHECK(log.find(cut, 0)->equal == 2);
   REQUIRE(log.find(cut, 1) != nullptr);
   CHECK(log.find(cut, 1)->positions == 7);
-  CHECK(log.find(cut, 1)->first_match);
+  CHECK(log.find(cut, 1)->equal == 7);
   CHECK(log.find(cut, 1)->kl == 1.0 / 3);
   CHECK(log.find({}, 0) != nullptr);
   CHECK(log.find({}, 1) == nullptr);
@@ -59,8 +58,7 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
 TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   const test::TemporaryFolder folder;
   const std::string head = Json{{"settings", settings}}.dump() + "\n";
-  const std::string line =
-      R"({"preset":{"schedule":"3:0.1"},"prompt":0,"positions":8,"mismatches":1,"first_match":true,"kl":0.5})";
+  const std::string line = R"({"preset":{"schedule":"3:0.1"},"prompt":0,"positions":8,"equal":1,"kl":0.5})";
   const auto replaced = [&](const std::string& part, const std::string& by) {
     std::string text = line;
     return head + text.replace(text.find(part), part.size(), by) + "\n";
@@ -71,8 +69,6 @@ TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   CHECK(resume_error(folder, replaced("3:0.1", "3:1.1")).find("keep 1.1") != std::string::npos);
   CHECK(resume_error(folder, replaced("\"prompt\":0", "\"prompt\":\"0\"")).find("log:2") != std::string::npos);
   CHECK(resume_error(folder, replaced("\"kl\":0.5", "\"kl\":null")).find("log:2") != std::string::npos);
-  CHECK(resume_error(folder, replaced("\"mismatches\":1", "\"mismatches\":9")).find("9 mismatches at 8") !=
-        std::string::npos);
-  CHECK(resume_error(folder, replaced("\"mismatches\":1", "\"mismatches\":-1")).find("-1 mismatches") !=
-        std::string::npos);
+  CHECK(resume_error(folder, replaced("\"equal\":1", "\"equal\":9")).find("9 equal tokens of 8") != std::string::npos);
+  CHECK(resume_error(folder, replaced("\"equal\":1", "\"equal\":-1")).find("-1 equal tokens") != std::string::npos);
 }

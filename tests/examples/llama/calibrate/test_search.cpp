@@ -50,9 +50,15 @@ double damage(const Preset& preset) {
   return preset.protect_last == 64 ? sum : 3 * sum;
 }
 
-Index mismatches(const Preset& preset, Index prompt) {
+Index lost(const Preset& preset, Index prompt) {
   const double share = damage(preset) * 2 * static_cast<double>(prompt) / (prompts - 1);
   return std::min(positions, static_cast<Index>(share * positions));
+}
+
+std::vector<SearchPrompt> two_categories() {
+  std::vector<SearchPrompt> result;
+  for (Index prompt = 0; prompt < prompts; ++prompt) result.push_back({prompt % 2 == 0 ? "even" : "odd", positions});
+  return result;
 }
 
 /// Counts its evaluations and checks that none is repeated.
@@ -61,14 +67,13 @@ class MadeUp {
   SearchResult search(const std::vector<double>& losses, Index most) {
     const SearchProblem problem{
         .layers = layers,
-        .positions = std::vector<Index>(prompts, positions),
+        .prompts = two_categories(),
         .ideal_speedup = speedup,
         .evaluate =
             [this](const Preset& preset, Index prompt) {
               const auto [_, fresh] = asked_.emplace(nlohmann::json(preset).dump(), prompt);
               CHECK(fresh);
-              const Index wrong = mismatches(preset, prompt);
-              return Outcome{positions, wrong, wrong == 0, damage(preset)};
+              return Outcome{positions, positions - lost(preset, prompt), damage(preset)};
             },
     };
     const SearchResult result = llama::search(problem, losses, most);
@@ -84,11 +89,11 @@ class MadeUp {
 
 double loss(const Preset& preset) {
   Index sum = 0;
-  for (Index prompt = 0; prompt < prompts; ++prompt) sum += mismatches(preset, prompt);
+  for (Index prompt = 0; prompt < prompts; ++prompt) sum += lost(preset, prompt);
   return static_cast<double>(sum) / (prompts * positions);
 }
 
-/// The fastest of all schedules of up to three cuts with the right scorer and protection.
+/// The fastest schedule of up to three cuts with some shares, with the right scorer and protection.
 double fastest(double most) {
   constexpr std::array shares = {0.8,  0.7, 0.6,  0.5,  0.4,  0.3,  0.25, 0.2,  0.15,
                                  0.12, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01};
@@ -130,7 +135,6 @@ TEST_CASE("search: close to the best of all schedules, within the evaluations, w
     CHECK(found.agreement.prompts == prompts);
     CHECK(found.ideal_speedup == doctest::Approx(speedup(found.preset)));
     CHECK(found.ideal_speedup >= 0.95 * best);
-    CHECK(found.ideal_speedup <= best * 1.001);
   }
 }
 
@@ -169,13 +173,18 @@ TEST_CASE("search: models of any depth, and where every cut is wrong nothing is 
     for (const bool harmless : {false, true}) {
       const SearchProblem problem{
           .layers = depth,
-          .positions = {3, 5},
-          .ideal_speedup = [](const Preset& preset) { return 1 / profile(preset.schedule).back(); },
+          .prompts = {{"", 3}, {"", 5}},
+          .ideal_speedup =
+              [](const Preset& preset) {
+                double share = 1;
+                for (const LayerKeep& point : preset.schedule.points()) share *= point.keep;
+                return 1 / share;
+              },
           .evaluate = [&](const Preset& preset, Index prompt) -> Outcome {
             preset.schedule.check(depth);
             const bool right = harmless || preset.schedule.points().empty();
             const Index count = prompt == 0 ? 3 : 5;
-            return {count, right ? 0 : count, right, right ? 0.0 : 9.0};
+            return {count, right ? count : 0, right ? 0.0 : 9.0};
           },
       };
       const SearchResult result = llama::search(problem, {0.1}, 400);
@@ -185,21 +194,53 @@ TEST_CASE("search: models of any depth, and where every cut is wrong nothing is 
   }
 }
 
+TEST_CASE("search: no category is sacrificed for the average, but for a single token") {
+  // Cuts before layer 6 ruin one category of ten, and any cut costs another one token of ten.
+  std::vector<SearchPrompt> categories;
+  for (Index i = 0; i < 10; ++i) categories.push_back({std::to_string(i), 10});
+  const SearchProblem problem{
+      .layers = layers,
+      .prompts = categories,
+      .ideal_speedup = speedup,
+      .evaluate = [](const Preset& preset, Index prompt) -> Outcome {
+        const auto& points = preset.schedule.points();
+        if (points.empty() || prompt > 1) return {10, 10, 0};
+        if (prompt == 1) return {10, 9, 0.1};
+        return {10, points.front().layer < 6 ? 6 : 10, 0.4};
+      },
+  };
+  const SearchResult result = llama::search(problem, {0.01, 0.05}, 400);
+  const auto layer = [&](std::size_t i) { return result.best[i].preset.schedule.points().at(0).layer; };
+  // 4 of 10 tokens are more than three times 5 %, though the average of 4 + 1 in 100 is not more than 5 %.
+  for (const std::size_t i : {0, 1}) {
+    CHECK(layer(i) >= 6);
+    CHECK(result.best[i].agreement.category_loss.at("0") == 0);
+    CHECK(result.best[i].agreement.category_loss.at("1") == doctest::Approx(0.1));
+  }
+  const SearchResult loose = llama::search(problem, {0.15}, 400);
+  CHECK(loose.best[0].preset.schedule.points().at(0).layer < 6);
+}
+
 TEST_CASE("search: what cannot be searched is refused") {
-  SearchProblem problem{.layers = 4, .positions = {}, .ideal_speedup = speedup, .evaluate = {}};
+  SearchProblem problem{.layers = 4, .prompts = {}, .ideal_speedup = speedup, .evaluate = {}};
   CHECK_THROWS_WITH_AS(llama::search(problem, {0.1}, 10), doctest::Contains("0 prompts"), invalid_argument);
-  problem.positions = {4, 0};
+  problem.prompts = {{"", 4}, {"", 0}};
   CHECK_THROWS_WITH_AS(llama::search(problem, {0.1}, 10), doctest::Contains("0 positions"), invalid_argument);
-  problem.positions = {4, 4};
+  problem.prompts = {{"", 4}, {"", 4}};
   CHECK_THROWS_WITH_AS(llama::search(problem, {0.1}, 1), doctest::Contains("at least 2"), invalid_argument);
 }
 
-TEST_CASE("summarize: positions count alike, whichever prompt they are from") {
-  const Agreement agreement = summarize({{1, 1, false, 2.0}, {9, 1, true, 1.0}});
-  CHECK(agreement.loss == doctest::Approx(0.2));
-  CHECK(agreement.first_token_match == doctest::Approx(0.5));
-  CHECK(agreement.kl == doctest::Approx(0.3));
-  CHECK(agreement.prompts == 2);
-  CHECK(agreement.tokens == 10);
-  CHECK_THROWS_AS(summarize({}), invalid_argument);
+TEST_CASE("summarize: tokens count alike within a category, and categories alike") {
+  const std::vector<SearchPrompt> prompts = {{"a", 1}, {"b", 4}, {"a", 9}};
+  const Agreement agreement = summarize(prompts, {{1, 0, 2.0}, {4, 1, 0.5}, {9, 8, 1.0}});
+  CHECK(agreement.category_loss.at("a") == doctest::Approx(0.2));
+  CHECK(agreement.category_loss.at("b") == doctest::Approx(0.75));
+  CHECK(agreement.loss == doctest::Approx((0.2 + 0.75) / 2));
+  CHECK(agreement.first_token_match == doctest::Approx(2.0 / 3));
+  CHECK(agreement.kl == doctest::Approx(3.5 / 14));
+  CHECK(agreement.prompts == 3);
+  CHECK(agreement.tokens == 14);
+  CHECK(summarize(prompts, {{1, 1, 0}}).category_loss.size() == 1);
+  CHECK_THROWS_WITH_AS(summarize(prompts, {}), doctest::Contains("0 outcomes"), invalid_argument);
+  CHECK_THROWS_WITH_AS(summarize(prompts, {{0, 0, 0}}), doctest::Contains("0 positions"), invalid_argument);
 }
