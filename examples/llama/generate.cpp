@@ -18,6 +18,7 @@
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/generation.hpp"
 #include "examples/llama/program/input_files.hpp"
 #include "examples/llama/program/model_options.hpp"
@@ -91,13 +92,20 @@ class Program {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
     LazyDecoder<T> lazy(model_, capacity, options_.model.threads, pruner_);
 
-    Json report = {{"model", options_.model.path},      {"dtype", options_.model.dtype},
-                   {"threads", options_.model.threads}, {"schedule", options_.pruning.schedule},
-                   {"score", pruner_.score().text()},   {"prompt_tokens", prompt_.size()},
-                   {"max_tokens", options_.max_tokens}, {"temperature", options_.sampling.temperature},
-                   {"top_p", options_.sampling.top_p},  {"seed", options_.sampling.seed}};
-    if (options_.pruning.protect_first) report["protect_first"] = *options_.pruning.protect_first;
-    if (options_.pruning.protect_last) report["protect_last"] = *options_.pruning.protect_last;
+    const PruningOptions pruning = resolved(options_.pruning, model_.config().layers);
+    Json report = {{"model", options_.model.path},
+                   {"dtype", options_.model.dtype},
+                   {"threads", options_.model.threads},
+                   {"schedule", pruning.schedule},
+                   {"score", pruning.score.value()},
+                   {"protect_first", pruning.protect_first.value()},
+                   {"protect_last", pruning.protect_last.value()},
+                   {"prompt_tokens", prompt_.size()},
+                   {"max_tokens", options_.max_tokens},
+                   {"temperature", options_.sampling.temperature},
+                   {"top_p", options_.sampling.top_p},
+                   {"seed", options_.sampling.seed}};
+    if (options_.pruning.schedule != pruning.schedule) report["preset"] = options_.pruning.schedule;
     Run result;
     if (options_.compare) {
       DenseDecoder<T> dense(model_, capacity, options_.model.threads);
@@ -223,7 +231,7 @@ class Program {
     describe(stdout, "lazy:  ", lazy[0]);
     fmt::print("prompt computed: {:.1f} % of its token-layers\n", lazy[0].prompt_computed_percent);
     fmt::print("equal tokens: the first {} of {}\n", equal, common);
-    fmt::print("generation speedup: {:.2f}x over {} tokens\n", generation_speedup, common);
+    fmt::print("generation speedup: {:.2f}x over {}\n", generation_speedup, counted(common, "token"));
     fmt::print("TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n", ttft_speedup, ideal,
                options_.repeats);
     return lazy[0];
@@ -258,11 +266,11 @@ class Program {
   void describe(std::FILE* out, const char* name, const Run& run) const {
     constexpr double mebibyte = 1 << 20;
     fmt::print(out,
-               "{}prompt {} tokens, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
-               "{} rows revived\n",
-               name, prompt_.size(), run.step_ms[0], run.decode_ms_per_token(),
+               "{}prompt {}, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
+               "{} revived\n",
+               name, counted(prompt_.size(), "token"), run.step_ms[0], run.decode_ms_per_token(),
                static_cast<double>(run.kv_bytes) / mebibyte, static_cast<double>(run.aux_bytes_peak) / mebibyte,
-               run.revived);
+               counted(run.revived, "row"));
   }
 
   Options options_;

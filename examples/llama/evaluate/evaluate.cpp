@@ -17,6 +17,7 @@
 #include "examples/llama/evaluate/summary.hpp"
 #include "examples/llama/model/model.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/output_file.hpp"
@@ -142,7 +143,7 @@ void evaluate(Options options) {
       run(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
-  if (!data.bad_lines.empty()) fmt::print("{} bad lines\n", data.bad_lines.size());
+  if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));
   if (!output) return;
   Json report = {{"settings", settings},
                  {"data",

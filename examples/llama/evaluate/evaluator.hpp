@@ -11,6 +11,7 @@
 #include "examples/llama/evaluate/metrics.hpp"
 #include "examples/llama/evaluate/result.hpp"
 #include "examples/llama/model/operations.hpp"
+#include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/model_options.hpp"
 
 namespace lazyllm::llama {
@@ -68,7 +69,8 @@ class Evaluator {
   Question ask(const Item& item) const {
     const Index room = context_ - item.max_tokens;
     if (room < 2) {
-      detail::fail("an answer of ", item.max_tokens, " tokens leaves no room for a prompt in a context of ", context_);
+      detail::fail("an answer of ", counted(item.max_tokens, "token"), " leaves no room for a prompt in a context of ",
+                   context_);
     }
     Question question{cut_middle(tokenizer_.encode(item.prompt, true), room), item.max_tokens, stop_, false};
     if (item.dataset == "samsum") {

@@ -4,13 +4,14 @@
 #include <numeric>
 #include <random>
 
+#include "examples/llama/program/counted.hpp"
 #include "lazyllm/error.hpp"
 #include "lazyllm/policy/selection.hpp"
 
 namespace lazyllm::llama {
 
 std::vector<TokenId> cut_middle(std::vector<TokenId> tokens, Index longest) {
-  if (longest < 2) detail::fail("a prompt of at most ", longest, " tokens is out of range, at least 2");
+  if (longest < 2) detail::fail("a prompt of at most ", counted(longest, "token"), " is out of range, at least 2");
   if (std::ssize(tokens) <= longest) return tokens;
   const Index half = longest / 2;
   tokens.erase(tokens.begin() + half, tokens.end() - half);
@@ -24,7 +25,8 @@ std::vector<TokenId> keep_highest(std::span<const TokenId> tokens, std::span<con
     detail::fail("protect_first ", options.protect_first, " and protect_last ", options.protect_last,
                  " must be at least 0");
   }
-  if (ranks.size() != tokens.size()) detail::fail(ranks.size(), " ranks for ", tokens.size(), " tokens");
+  if (ranks.size() != tokens.size())
+    detail::fail(counted(ranks.size(), "rank"), " for ", counted(tokens.size(), "token"));
   if (tokens.empty()) return {};
   const auto count = std::ssize(tokens);
   const Index first = std::min(options.protect_first, count);

@@ -172,12 +172,14 @@ TEST_CASE("bad lines are reported, counted, and do not stop the run; nothing goo
     CHECK(result.err.find(part) != std::string::npos);
   }
   CHECK(std::ranges::count(result.err, '\n') == 4);
-  CHECK(result.out.find("4 bad lines") != std::string::npos);
+  CHECK(result.out.ends_with("4 bad lines\n"));
   const Json report = Json::parse(test::read(program.path("report.json")));
   CHECK(report.at("items").size() == 1);
   REQUIRE(report.at("bad_lines").size() == 4);
   CHECK(report.at("bad_lines")[3].at("place") == data + ":5");
 
+  program.write("tiny_code.jsonl", "{bad\n" + Program::line("a", 50).dump() + "\n");
+  CHECK(program.run({"--data", data}).out.ends_with("\n1 bad line\n"));
   program.write("tiny_code.jsonl", "{bad\n");
   check_fails(program.run({"--data", data}), 1, {"tiny_code.jsonl:1", "no item that can be evaluated"});
   program.write("tiny_code.jsonl", Json{{"prompt", "p"}, {"answers", "a"}, {"max_tokens", 600}}.dump());

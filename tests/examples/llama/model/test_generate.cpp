@@ -87,6 +87,9 @@ TEST_CASE("--json has the figures of a run, and they fit together") {
   CHECK(run.at("prompt_tokens") == prompt_tokens);
   CHECK(run.at("schedule") == "1:0.5,3:0.5");
   CHECK(run.at("score") == "last");
+  CHECK(run.at("protect_first") == 0);
+  CHECK(run.at("protect_last") == 1);
+  CHECK_FALSE(run.contains("preset"));
   CHECK(run.at("dtype") == "f32");
   CHECK(run.at("threads") == 1);
   CHECK(run.at("layers")[1].at("active") == 20);
@@ -300,7 +303,12 @@ TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win ov
         logits({"--schedule", "1:0.25,3:0.5", "--score", "mean:8", "--protect-first", "3", "--protect-last", "4"}));
   CHECK(preset != logits({"--schedule", file, "--score", "last"}));
   CHECK(logits({"--schedule", file + "#10%"}) == logits({"--schedule", "1:0.1"}));
-  CHECK(report({"--schedule", file}).at("score") == "mean:8");
+  const Json run = report({"--schedule", file, "--protect-last", "6"});
+  CHECK(run.at("preset") == file);
+  CHECK(run.at("schedule") == "1:0.25,3:0.5");
+  CHECK(run.at("score") == "mean:8");
+  CHECK(run.at("protect_first") == 3);
+  CHECK(run.at("protect_last") == 6);
   const auto missing = program.run_ids({"--schedule", file + "#2%"});
   CHECK(missing.status == 1);
   CHECK(missing.err.find("no preset \"2%\"; there are \"10%\", \"5%\"") != std::string::npos);
