@@ -14,7 +14,7 @@
 namespace lazyllm::llama {
 namespace {
 
-/// Single cuts are compared at this ideal speedup: around what the paper reports.
+/// Single cuts are compared at this ideal speedup, around what the paper reports, or above where it costs nothing yet.
 constexpr double screening_speedup = 2.5;
 /// Presets whose speedups differ by less count as equally fast; the search goes by steps of this size.
 constexpr double speed_step = 1.04;
@@ -189,6 +189,18 @@ class Search {
     return finalists;
   }
 
+  /// The ideal speedup from `screening_speedup` on at which `shape` loses tokens, as it tells nothing where it does
+  /// not; or the highest that it can have.
+  double telling_speedup(const Shape& shape, Index seen) {
+    double speedup = screening_speedup;
+    for (double next = speedup;; next *= 1.2) {
+      const auto preset = at_speed(shape, next);
+      if (!preset) return speedup;
+      speedup = next;
+      if (rank(*preset, seen).first > 0) return speedup;
+    }
+  }
+
   /// The best of `shapes` at equal speed, the best first, with at most `budget` evaluations.
   std::vector<Shape> halve(std::vector<Shape> shapes, std::size_t survivors, Index budget) {
     struct Entry {
@@ -196,15 +208,16 @@ class Search {
       Preset preset;
       std::pair<double, double> rank;
     };
+    // Fewer than one of each category could choose what ruins another.
+    Index seen = std::min(prompts(), std::max(prompts() / 8, std::ssize(category_positions_)));
     std::vector<Entry> entries;
     // Where prompts are short or layers few, nothing is that fast.
-    for (double speedup = screening_speedup; entries.empty() && speedup > speed_step; speedup = std::sqrt(speedup)) {
+    for (double speedup = telling_speedup(shapes.front(), seen); entries.empty() && speedup > speed_step;
+         speedup = std::sqrt(speedup)) {
       for (const Shape& shape : shapes) {
         if (const auto preset = at_speed(shape, speedup)) entries.push_back({shape, *preset, {}});
       }
     }
-    // Fewer than one of each category could choose what ruins another.
-    Index seen = std::min(prompts(), std::max(prompts() / 8, std::ssize(category_positions_)));
     // The first round costs one evaluation of each shape and prompt, each of about three more costs half of that.
     entries.resize(std::min(entries.size(), static_cast<std::size_t>(std::max<Index>(1, 2 * budget / (5 * seen)))));
     for (;; seen = std::min(2 * seen, prompts())) {
