@@ -212,7 +212,7 @@ TEST_CASE("search: no category is sacrificed for the average, but for a single t
   const SearchResult result = llama::search(problem, {0.01, 0.05}, 400);
   const auto layer = [&](std::size_t i) { return result.best[i].preset.schedule.points().at(0).layer; };
   // 4 of 10 tokens are more than three times 5 %, though the average of 4 + 1 in 100 is not more than 5 %.
-  for (const std::size_t i : {0, 1}) {
+  for (const std::size_t i : {0U, 1U}) {
     CHECK(layer(i) >= 6);
     CHECK(result.best[i].agreement.category_loss.at("0") == 0);
     CHECK(result.best[i].agreement.category_loss.at("1") == doctest::Approx(0.1));
