@@ -30,6 +30,8 @@ struct KvView {
   Index page_size = 0;                       ///< tokens in a page, a power of two
   Index page_stride = 0;
 
+  bool operator==(const KvView&) const = default;
+
   /// The keys of a layer as the library's scoring reads them, of a contiguous view.
   ContiguousKeys<T> contiguous_keys(Index layer, Index kv_heads) const {
     return {keys + layer * layer_stride, position_stride, head_stride, kv_heads};
@@ -98,9 +100,11 @@ class DevicePlan {
   void update(cuda::Context& context, const LayerPlan& plan, std::span<const KvView<T>> caches);
 
   const HeadCounts& counts() const { return counts_; }
-  Index rows() const { return rows_; }              ///< of the plan
-  Index query_rows() const { return query_rows_; }  ///< `rows()`, or the sequences where only last rows are needed
-  Index sequences() const { return std::ssize(caches_); }
+  Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
+  Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the sequences
+  Index sequences() const { return std::ssize(lists_.caches); }
+  Index tokens() const { return tokens_; }   ///< of the longest sequence
+  bool aligned() const { return aligned_; }  ///< whether all heads of the caches lie at multiples of 16 bytes
 
   const Position* positions() const { return positions_; }              ///< `[rows]`
   const std::int32_t* row_sequences() const { return row_sequences_; }  ///< `[rows]` each row's sequence
@@ -108,7 +112,7 @@ class DevicePlan {
   const Position* key_limits() const { return key_limits_; }            ///< `[query_rows]`
   const Position* keys() const { return keys_; }                        ///< of the sequences that need a list
   const Extent* extents() const { return extents_; }                    ///< `[sequences]`
-  const KvView<T>* caches() const { return device_caches_; }            ///< `[sequences]`
+  const KvView<T>* caches() const { return caches_; }                   ///< `[sequences]`
 
   /// Sequences with many queries for each key/value head, in tiles of `many_queries`; the longest work first.
   const Tiles& many() const { return many_; }
@@ -119,41 +123,45 @@ class DevicePlan {
   static constexpr Index few_queries = 16;
 
  private:
-  struct Lists {
-    std::vector<Position> positions, key_limits, keys;
-    std::vector<Index> row_indptr, key_indptr;
-    bool last_rows_only = false;
-
-    bool operator==(const Lists&) const = default;
-  };
-
   struct Work {
     std::vector<Tile> tiles;
     std::vector<Join> joins;
-    Index parts = 0;
+    std::int32_t parts = 0;
+  };
+
+  /// What is on the device, to see whether a plan differs.
+  struct Lists {
+    std::vector<Position> positions, keys, key_limits;
+    std::vector<Index> row_indptr, key_indptr;
+    std::vector<KvView<T>> caches;
+    bool last_rows_only = false;
   };
 
   void check(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
-  bool same_lists(const LayerPlan& plan) const;
-  void remember(const LayerPlan& plan);
-  void cut(std::int32_t sequence, Index rows, const Position* limits, Work& work, Index tile_queries) const;
+  bool on_device(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  void cut(std::int32_t sequence, Positions limits);
+  void upload(cuda::Context& context);
 
   HeadCounts counts_;
-  Index rows_ = 0;
-  Index query_rows_ = 0;
+  Index tokens_ = 0;
+  bool aligned_ = false;
+  // Host lists of the update, kept for their memory.
+  std::vector<std::int32_t> host_row_sequences_;
+  std::vector<Position> host_query_positions_, host_key_limits_, host_keys_;
+  std::vector<Extent> host_extents_;
+  Work many_work_, few_work_;
+  Lists lists_;
+  bool uploaded_ = false;
+  // On the device.
+  cuda::DeviceMemory memory_;
   const Position* positions_ = nullptr;
   const std::int32_t* row_sequences_ = nullptr;
   const Position* query_positions_ = nullptr;
   const Position* key_limits_ = nullptr;
   const Position* keys_ = nullptr;
   const Extent* extents_ = nullptr;
-  const KvView<T>* device_caches_ = nullptr;
-  Tiles many_;
-  Tiles few_;
-  // What is on the device now.
-  Lists lists_;
-  std::vector<KvView<T>> caches_;
-  cuda::DeviceMemory memory_;
+  const KvView<T>* caches_ = nullptr;
+  Tiles many_, few_;
 };
 
 extern template class DevicePlan<float>;
