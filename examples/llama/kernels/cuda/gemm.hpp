@@ -8,6 +8,7 @@
 
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/core/rows.hpp"
+#include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 
@@ -19,6 +20,16 @@ struct LinearView {
   Index in = 0;
   Index out = 0;
 };
+
+/// Throws `lazyllm::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`.
+template <class T, class Y>
+void check_linear(const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) {
+  if (x.width != linear.in || y.width != linear.out || x.rows != y.rows)
+    detail::fail("Gemm: x [", x.rows, " x ", x.width, "] and y [", y.rows, " x ", y.width, "], allowed are [rows x ",
+                 linear.in, "] and [rows x ", linear.out, "]");
+  if (linear.bias != nullptr && !std::same_as<T, Y>)
+    detail::fail("Gemm: a bias with results of another type than the weights is not supported");
+}
 
 /// Matrix products on the device, by cuBLASLt: inputs of `float`, `__half` or `__nv_bfloat16`, sums in float. Remembers
 /// the best algorithm for each shape that it has met. Serves one thread of the caller at a time; all work is enqueued
