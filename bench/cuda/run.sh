@@ -153,13 +153,25 @@ available() { cmake --build "$build" --target help 2>/dev/null | sed 's/^\.\.\. 
 mapfile -t tests < <(available 'test_[a-z0-9_]*cuda[a-z0-9_]*' | grep -v emulated)
 mapfile -t programs < <(available 'lazyllm_cuda_micro_bench|ttft_bench')
 
+# What can be built is, even if something else cannot.
+go_on=(-k)
+if grep -q '^CMAKE_GENERATOR:INTERNAL=Ninja' "$build/CMakeCache.txt" 2>/dev/null; then go_on=(-k 0); fi
 start=$SECONDS
-run build 300 cmake --build "$build" --parallel "$jobs" --target ${tests[@]+"${tests[@]}"} ${programs[@]+"${programs[@]}"}
+run build 300 cmake --build "$build" --parallel "$jobs" --target ${tests[@]+"${tests[@]}"} ${programs[@]+"${programs[@]}"} \
+  -- "${go_on[@]}"
 status=$?
 note build "$(told "$status" $((SECONDS - start))): for ${architectures//;/ and }, ${#tests[@]} test programs, ${programs[*]:-no benchmarks}"
 if ((status != 0)); then
+  failed=1
   show_end build
-  exit 1
+  # Ninja says which programs are up to date all the same.
+  up_to_date() { cmake --build "$build" --target "$1" -- -n 2>&1 | grep -q 'no work to do'; }
+  for target in ${tests[@]+"${tests[@]}"} ${programs[@]+"${programs[@]}"}; do
+    if up_to_date "$target"; then continue; fi
+    note "$target" "left out: not built"
+    for i in "${!tests[@]}"; do if [[ ${tests[i]} == "$target" ]]; then unset "tests[i]"; fi; done
+    for i in "${!programs[@]}"; do if [[ ${programs[i]} == "$target" ]]; then unset "programs[i]"; fi; done
+  done
 fi
 bin=$build/bin
 

@@ -137,6 +137,7 @@ printf '#!/bin/sh\\n[ -n "$DEVICE" ] || { echo no device >&2; exit 1; }\\necho "
 echo "cmake $*" >>"$CALLS"
 case " $* " in
   *" help "*) printf '%s\\n' $TARGETS; exit ;;
+  *" -n "*) [[ " $* " == *" ${BROKEN:-} "* ]] || echo "ninja: no work to do."; exit ;;
   *" --build "*) [[ -z ${BROKEN:-} ]] || { echo "broken: $BROKEN"; exit 1; }; exit ;;
 esac
 if [[ -n ${MISSING:-} && " $* " == *"-DLAZYLLM_BUILD_EXAMPLES=ON"* ]]; then
@@ -190,7 +191,7 @@ class Run(Folder):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("no CUDA device: built only", done.stdout)
         self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=80;90", self.calls)
-        self.assertIn("--target test_cuda test_cuda_properties test_llama_cuda ttft_bench\n", self.calls)
+        self.assertIn("--target test_cuda test_cuda_properties test_llama_cuda ttft_bench -- -k\n", self.calls)
         self.assertNotIn("ctest", self.calls)
 
     def test_with_a_device_runs_all_there_is(self):
@@ -231,9 +232,12 @@ class Run(Folder):
         self.assertIn("-DLAZYLLM_BUILD_EXAMPLES=OFF", self.calls)
 
     def test_failures_are_its_own(self):
-        done = self.run_script(BROKEN="kernel.cu")
+        done = self.run_script("--parts", "tests,ttft", DEVICE="Made-up GPU|90", BROKEN="test_llama_cuda")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("broken: kernel.cu", done.stdout)
+        self.assertIn("broken: test_llama_cuda", done.stdout)
+        self.assertIn("left out: not built", done.stdout)
+        self.assertIn("-R ^(test_cuda|test_cuda_properties)$", self.calls)  # the others run
+        self.assertIn("ttft_bench --device cuda", self.calls)
         done = self.run_script("--parts", "tests", DEVICE="Made-up GPU|90", CTEST_STATUS="8",
                                CTEST_LINE="50% tests passed, 1 tests failed out of 2")
         self.assertEqual(done.returncode, 1)
