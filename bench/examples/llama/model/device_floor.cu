@@ -85,8 +85,8 @@ class Products {
     std::array<cublasLtMatmulHeuristicResult_t, 8> proposals{};
     int count = 0;
     check(cublasLtMatmulAlgoGetHeuristic(library_.get(), product_.get(), weights_layout.get(), x_layout.get(),
-                                         y_layout.get(), y_layout.get(), preference_.get(), std::ssize(proposals),
-                                         proposals.data(), &count),
+                                         y_layout.get(), y_layout.get(), preference_.get(),
+                                         static_cast<int>(proposals.size()), proposals.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic");
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < count; ++i) {

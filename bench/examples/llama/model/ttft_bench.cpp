@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/examples/llama/model/gemm_rate.hpp"
@@ -174,6 +175,7 @@ nlohmann::ordered_json run_on_device(const Options& options) {
         try {
           result.update(report(what, bench.measure(what, pruner), bench.weight_bytes()));
         } catch (const cuda_error& error) {
+          if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) throw;
           result["left_out"] = error.what();
         }
       }
@@ -192,7 +194,8 @@ nlohmann::ordered_json run(const Options& options) {
 #ifdef LAZYLLM_HAS_CUDA
   return run_on_device(options);
 #else
-  detail::fail("--device ", options.device, ": this build has no CUDA; configure with -DLAZYLLM_CUDA=ON");
+  detail::fail("--device ", options.device,
+               ": this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
 #endif
 }
 
