@@ -29,24 +29,38 @@ using ManyQueries = TileShape<4, 1, 2, 2>;
 /// Decode: the warps share the queries and split the keys, so that much of the cache is in flight.
 using FewQueries = TileShape<1, 4, 1, 4>;
 
+/// What a block works on.
+template <class T>
+struct TileWork {
+  typename DevicePlan<T>::Tile tile;
+  typename DevicePlan<T>::Extent extent;
+  KvView<T> cache;
+  const T* keys;    // of layer and head
+  const T* values;  // of layer and head
+  int kv_head;
+  int queries;      // of the sequence and head
+  int all_visible;  // keys up to here are seen by all queries of the tile
+};
+
 /// The shared memory of a block.
-template <class Shape, int width>
+template <class T, class Shape, int width>
 struct TileMemory {
   static constexpr int chunks = width / 8;  // of 16 bytes, in a row
   static constexpr int padded = width + 8;  // floats of a row of results: no two rows of a store in the same banks
-  static constexpr std::size_t row_bytes = 2 * width;
-  static constexpr std::size_t keys_at = Shape::queries * row_bytes;
-  static constexpr std::size_t values_at = keys_at + Shape::keys * row_bytes;
-  static constexpr std::size_t inputs = values_at + Shape::keys * row_bytes;
-  static constexpr std::size_t results = sizeof(float) * Shape::key_warps * Shape::queries * padded;
-  static constexpr std::size_t offsets_at = inputs > results ? inputs : results;
-  static constexpr std::size_t sums_at = offsets_at + 3 * Shape::keys * sizeof(Index);
-  static constexpr std::size_t bytes = sums_at + Shape::key_warps * Shape::queries * sizeof(PartSums);
+  static constexpr int row_bytes = 2 * width;
+  static constexpr int keys_at = Shape::queries * row_bytes;
+  static constexpr int values_at = keys_at + Shape::keys * row_bytes;
+  static constexpr int inputs = values_at + Shape::keys * row_bytes;
+  static constexpr int results = 4 * Shape::key_warps * Shape::queries * padded;
+  static constexpr int places_at = inputs > results ? inputs : results;
+  static constexpr int sums_at = places_at + 3 * Shape::keys * 4;
+  static constexpr int work_at = sums_at + Shape::key_warps * Shape::queries * 8;
+  static constexpr int bytes = work_at + static_cast<int>(sizeof(TileWork<T>));
 
   /// What a row's chunk numbers are combined with, so that the eight rows of a matrix lie in different banks.
   __device__ static int twist(int row) { return chunks % 8 == 0 ? row % 8 : row / 2 % 4; }
-  __device__ static std::size_t chunk_at(int row, int twisted_chunk) {
-    return (static_cast<std::size_t>(row) * chunks + static_cast<std::size_t>(twisted_chunk)) * 16;
+  __device__ static std::uint32_t chunk_at(int row, int twisted_chunk) {
+    return static_cast<std::uint32_t>(16 * (row * chunks + twisted_chunk));
   }
 };
 
@@ -70,7 +84,7 @@ __device__ inline float finite_or_zero(float highest) { return highest == -INFIN
 /// while V is used, the next K.
 template <class T, int width, class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(const AttentionProblem<T> problem) {
-  using Memory = TileMemory<Shape, width>;
+  using Memory = TileMemory<T, Shape, width>;
   using cuda::detail::lane;
   using cuda::detail::thread;
   using cuda::detail::warp;
@@ -80,57 +94,70 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   constexpr int value_tiles = width / 8;
 
   std::byte* const shared = shared_memory();
-  std::byte* const shared_keys = shared + Memory::keys_at;
-  std::byte* const shared_values = shared + Memory::values_at;
-  Index* const offsets = reinterpret_cast<Index*>(shared + Memory::offsets_at);
+  const std::uint32_t shared_queries = shared_address(shared);
+  const std::uint32_t shared_keys = shared_queries + Memory::keys_at;
+  const std::uint32_t shared_values = shared_queries + Memory::values_at;
+  auto* const places = reinterpret_cast<std::uint32_t*>(shared + Memory::places_at);
 
-  const int block = static_cast<int>(blockIdx.x);
-  const int kv_head = block / problem.tile_count;
-  const auto tile = problem.tiles[block % problem.tile_count];
-  const auto extent = problem.extents[tile.sequence];
-  const KvView<T> cache = problem.caches[tile.sequence];
-  const Index head_at = problem.layer * cache.layer_stride + kv_head * cache.head_stride;
-  const T* const keys = cache.keys + head_at;
-  const T* const values = cache.values + head_at;
-  const int queries = extent.rows * problem.group;
-  const int steps = (tile.last_key - tile.first_key + Shape::keys - 1) / Shape::keys;
+  // In shared memory, because the fragments leave few registers.
+  auto& work = *reinterpret_cast<TileWork<T>*>(shared + Memory::work_at);
+  if (thread() == 0) {
+    const int block = static_cast<int>(blockIdx.x);
+    work.kv_head = block / problem.tile_count;
+    work.tile = problem.tiles[block % problem.tile_count];
+    work.extent = problem.extents[work.tile.sequence];
+    work.cache = problem.caches[work.tile.sequence];
+    const Index head_at = problem.layer * work.cache.layer_stride + work.kv_head * work.cache.head_stride;
+    work.keys = work.cache.keys + head_at;
+    work.values = work.cache.values + head_at;
+    work.queries = work.extent.rows * problem.group;
+    // Limits ascend, so all queries see what the first one does.
+    const int first_limit = problem.limits[problem.query_row(work.extent, work.tile.first_query)];
+    work.all_visible = first_limit < work.tile.last_key ? first_limit : work.tile.last_key;
+  }
+  __syncthreads();
 
-  // Offsets of the keys of a step in one of three slots: they are read two steps ahead, so that no copy waits for them.
-  const auto key_offset = [&](int step) -> Index {
-    const int key = tile.first_key + step * Shape::keys + thread();
-    return thread() < Shape::keys && key < tile.last_key ? problem.key_offset(extent, cache, key) : -1;
+  // Where the rows of a step are, in chunks from the head's first, in one of three slots: found two steps ahead, so
+  // that no copy waits for the lists.
+  constexpr std::uint32_t no_row = 0xffffffffU;
+  const auto find_place = [&](int step) {
+    const int key = work.tile.first_key + step * Shape::keys + thread();
+    if (thread() >= Shape::keys || key >= work.tile.last_key) return no_row;
+    return static_cast<std::uint32_t>(problem.key_offset(work.extent, work.cache, key) / 8);
   };
-  const auto keep_offset = [&](int step, Index offset) {
-    if (thread() < Shape::keys) offsets[step % 3 * Shape::keys + thread()] = offset;
+  const auto keep_place = [&](int step, std::uint32_t place) {
+    if (thread() < Shape::keys) places[step % 3 * Shape::keys + thread()] = place;
   };
-  const auto copy_rows = [&](const T* from, std::byte* to, int step) {
+  const auto copy_rows = [&](const T* from, std::uint32_t to, int step) {
+    const int self = static_cast<int>(computed_here(threadIdx.x));
 #pragma unroll
     for (int i = 0; i < Shape::keys * Memory::chunks / Shape::threads; ++i) {
-      const int number = i * Shape::threads + thread();
+      const int number = i * Shape::threads + self;
       const int row = number / Memory::chunks;
       const int chunk = number % Memory::chunks;
-      const Index offset = offsets[step % 3 * Shape::keys + row];
-      copy_async(to + Memory::chunk_at(row, chunk ^ Memory::twist(row)), from + (offset < 0 ? 0 : offset) + chunk * 8,
-                 offset >= 0);
+      const std::uint32_t place = places[step % 3 * Shape::keys + row];
+      const bool wanted = place != no_row;
+      copy_async(to + Memory::chunk_at(row, chunk ^ Memory::twist(row)), from + (Index{wanted ? place : 0} + chunk) * 8,
+                 wanted);
     }
   };
 
   for (int number = thread(); number < Shape::queries * Memory::chunks; number += Shape::threads) {
     const int row = number / Memory::chunks;
     const int chunk = number % Memory::chunks;
-    const int query = tile.first_query + row;
-    copy_async(shared + Memory::chunk_at(row, chunk ^ Memory::twist(row)),
-               problem.query_at(extent, kv_head, query < queries ? query : 0) + chunk * 8, query < queries);
+    const int query = work.tile.first_query + row;
+    copy_async(shared_queries + Memory::chunk_at(row, chunk ^ Memory::twist(row)),
+               problem.query_at(work.extent, work.kv_head, query < work.queries ? query : 0) + chunk * 8,
+               query < work.queries);
   }
-  keep_offset(0, key_offset(0));
-  keep_offset(1, key_offset(1));
+  keep_place(0, find_place(0));
+  keep_place(1, find_place(1));
   __syncthreads();
-  copy_rows(keys, shared_keys, 0);
+  copy_rows(work.keys, shared_keys, 0);
 
-  // This thread's rows of the fragments, and how many keys they see. The rows of no query see all, to no effect.
+  // Of this thread's rows of the fragments.
   const int warp_query = warp() / Shape::key_warps * 16 * fragments;
   const int warp_key = warp() % Shape::key_warps * warp_keys;
-  int limit[fragments][2];
   float highest[fragments][2];
   float sum[fragments][2];
   float result[fragments][value_tiles][4];
@@ -138,9 +165,6 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   for (int f = 0; f < fragments; ++f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = tile.first_query + warp_query + f * 16 + half * 8 + lane() / 4;
-      const int visible = query < queries ? problem.limits[problem.query_row(extent, query)] : tile.last_key;
-      limit[f][half] = visible < tile.last_key ? visible : tile.last_key;
       highest[f][half] = -INFINITY;
       sum[f][half] = 0;
     }
@@ -150,36 +174,36 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
       for (int i = 0; i < 4; ++i) result[f][n][i] = 0;
     }
   }
-  // Limits ascend, so all rows see the steps that end before the first one's.
-  const int first_limit = problem.limits[problem.query_row(extent, tile.first_query)];
-  const int all_visible = first_limit < tile.last_key ? first_limit : tile.last_key;
-
   // A lane's part in the addresses of the matrix loads, by the layouts of the fragments.
-  const std::byte* const query_row = shared + Memory::chunk_at(warp_query + lane() % 16, 0);
-  const int query_chunk = lane() / 16 ^ Memory::twist(lane() % 16);
-  const std::byte* const key_row = shared_keys + Memory::chunk_at(warp_key + lane() / 16 * 8 + lane() % 8, 0);
-  const int key_chunk = lane() / 8 % 2 ^ Memory::twist(lane() % 8);
-  const std::byte* const value_row = shared_values + Memory::chunk_at(warp_key + lane() % 16, 0);
-  const int value_chunk = lane() / 16 ^ Memory::twist(lane() % 16);
+  const std::uint32_t query_row = shared_queries + Memory::chunk_at(warp_query + lane() % 16, 0);
+  const auto query_chunk = static_cast<std::uint32_t>(lane() / 16 ^ Memory::twist(lane() % 16));
+  const std::uint32_t key_row = shared_keys + Memory::chunk_at(warp_key + lane() / 16 * 8 + lane() % 8, 0);
+  const auto key_chunk = static_cast<std::uint32_t>(lane() / 8 % 2 ^ Memory::twist(lane() % 8));
+  const std::uint32_t value_row = shared_values + Memory::chunk_at(warp_key + lane() % 16, 0);
+  const auto value_chunk = static_cast<std::uint32_t>(lane() / 16 ^ Memory::twist(lane() % 16));
 
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; work.tile.first_key + step * Shape::keys < work.tile.last_key; ++step) {
     wait_for_copies();
     __syncthreads();  // K is there, and V is not used any more
-    copy_rows(values, shared_values, step);
-    const Index later_offset = key_offset(step + 2);
+    copy_rows(work.values, shared_values, step);
+    const std::uint32_t later_place = find_place(step + 2);
 
+    // Or the addresses of all matrices would be kept in registers across the steps, which there are not enough of.
+    const auto query_twist = static_cast<int>(computed_here(query_chunk));
+    const auto key_twist = static_cast<int>(computed_here(key_chunk));
+    const auto value_twist = static_cast<int>(computed_here(value_chunk));
     float score[fragments][score_tiles][4] = {};
 #pragma unroll
     for (int k = 0; k < width / 16; ++k) {
       std::uint32_t a[fragments][4];
 #pragma unroll
       for (int f = 0; f < fragments; ++f) {
-        load_matrices(query_row + Memory::chunk_at(f * 16, 2 * k ^ query_chunk), a[f]);
+        load_matrices(query_row + Memory::chunk_at(f * 16, 2 * k ^ query_twist), a[f]);
       }
 #pragma unroll
       for (int n = 0; n < score_tiles; n += 2) {
         std::uint32_t b[4];
-        load_matrices(key_row + Memory::chunk_at(n * 8, 2 * k ^ key_chunk), b);
+        load_matrices(key_row + Memory::chunk_at(n * 8, 2 * k ^ key_twist), b);
 #pragma unroll
         for (int f = 0; f < fragments; ++f) {
           multiply<T>(a[f], b[0], b[1], score[f][n]);
@@ -188,20 +212,25 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
       }
     }
 
+    const int first = work.tile.first_key + step * Shape::keys;
     wait_for_copies();
     __syncthreads();  // V is there, and K is not used any more
-    if (step + 1 < steps) copy_rows(keys, shared_keys, step + 1);
+    if (first + Shape::keys < work.tile.last_key) copy_rows(work.keys, shared_keys, step + 1);
 
-    const int first = tile.first_key + step * Shape::keys;
-    if (first + Shape::keys > all_visible) {
+    if (first + Shape::keys > work.all_visible) {
 #pragma unroll
       for (int f = 0; f < fragments; ++f) {
 #pragma unroll
-        for (int n = 0; n < score_tiles; ++n) {
+        for (int half = 0; half < 2; ++half) {
+          // A row of no query sees all, to no effect.
+          const int query = work.tile.first_query + warp_query + f * 16 + half * 8 + lane() / 4;
+          int limit = query < work.queries ? problem.limits[problem.query_row(work.extent, query)] : work.tile.last_key;
+          if (limit > work.tile.last_key) limit = work.tile.last_key;
+          limit -= first + warp_key + lane() % 4 * 2;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int key = first + warp_key + n * 8 + lane() % 4 * 2 + i % 2;
-            if (key >= limit[f][i / 2]) score[f][n][i] = -INFINITY;
+          for (int n = 0; n < score_tiles; ++n) {
+            if (n * 8 >= limit) score[f][n][2 * half] = -INFINITY;
+            if (n * 8 + 1 >= limit) score[f][n][2 * half + 1] = -INFINITY;
           }
         }
       }
@@ -252,7 +281,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 #pragma unroll
       for (int n = 0; n < value_tiles; n += 2) {
         std::uint32_t b[4];
-        load_transposed_matrices(value_row + Memory::chunk_at(k * 16, n ^ value_chunk), b);
+        load_transposed_matrices(value_row + Memory::chunk_at(k * 16, n ^ value_twist), b);
 #pragma unroll
         for (int f = 0; f < fragments; ++f) {
           multiply<T>(a[f], b[0], b[1], result[f][n]);
@@ -260,7 +289,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
         }
       }
     }
-    keep_offset(step + 2, later_offset);
+    keep_place(step + 2, later_place);
   }
 
   // Through shared memory, so that rows leave by 16 bytes, and to add up what the warps have of different keys.
@@ -294,8 +323,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   for (int number = thread(); number < Shape::queries * Memory::chunks; number += Shape::threads) {
     const int row = number / Memory::chunks;
     const int chunk = number % Memory::chunks;
-    const int query = tile.first_query + row;
-    if (query >= queries) break;
+    const int query = work.tile.first_query + row;
+    if (query >= work.queries) break;
     float most = -INFINITY;
     for (int w = 0; w < Shape::key_warps; ++w) most = fmaxf(most, sums[w * Shape::queries + row].highest);
     const float base = finite_or_zero(most) * problem.scale;
@@ -311,13 +340,13 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 #pragma unroll
       for (int i = 0; i < 8; ++i) value[i] += own[i] * factor;
     }
-    if (tile.part < 0) {
+    if (work.tile.part < 0) {
       Pack<T, 8> pack;
 #pragma unroll
       for (int i = 0; i < 8; ++i) pack.values[i] = round_to<T>(value[i] / total);
-      store(pack, problem.out_at(extent, kv_head, query) + chunk * 8);
+      store(pack, problem.out_at(work.extent, work.kv_head, query) + chunk * 8);
     } else {
-      const Index place = problem.part_at(tile.part, kv_head, row);
+      const Index place = problem.part_at(work.tile.part, work.kv_head, row);
       float* const to = problem.part_values + place * width + chunk * 8;
       store(Pack<float, 4>{value[0], value[1], value[2], value[3]}, to);
       store(Pack<float, 4>{value[4], value[5], value[6], value[7]}, to + 4);
@@ -329,7 +358,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 template <int width, class Shape, class T>
 void launch_tiles(cuda::Context& context, const AttentionProblem<T>& problem) {
   launch_shared(context, dim3(static_cast<unsigned>(problem.tile_count * problem.kv_heads)), Shape::threads,
-                TileMemory<Shape, width>::bytes, attend_tile<T, width, Shape>, problem);
+                TileMemory<T, Shape, width>::bytes, attend_tile<T, width, Shape>, problem);
 }
 
 /// Launches the tensor-core kernel for 16-bit types if there is one for the head width.

@@ -32,37 +32,44 @@ LAZYLLM_MULTIPLY(__half, "f16")
 LAZYLLM_MULTIPLY(__nv_bfloat16, "bf16")
 #undef LAZYLLM_MULTIPLY
 
+/// The address of shared memory that these instructions take.
 __device__ inline std::uint32_t shared_address(const void* address) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
 }
 
 /// Loads four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 m + i gives the address of row i of matrix
 /// m, 16 bytes. Register m then holds, of matrix m, row lane / 4, elements 2 * (lane % 4) and the next.
-__device__ inline void load_matrices(const void* row, std::uint32_t (&m)[4]) {
+__device__ inline void load_matrices(std::uint32_t row, std::uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 
 /// The same of the transposed matrices: column lane / 4 of matrix m, rows 2 * (lane % 4) and the next.
-__device__ inline void load_transposed_matrices(const void* row, std::uint32_t (&m)[4]) {
+__device__ inline void load_transposed_matrices(std::uint32_t row, std::uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 
 /// Begins to copy 16 bytes from global to shared memory, or to clear them unless `wanted`: `from` is then not read.
-__device__ inline void copy_async(void* to, const void* from, bool wanted) {
+__device__ inline void copy_async(std::uint32_t to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :
-               : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
+               : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
                : "memory");
 }
 
 /// Waits for all copies that this thread has begun; the other threads' need a barrier behind it.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/// The value, which the compiler takes for a new one: what follows from it is not computed before.
+__device__ inline std::uint32_t computed_here(std::uint32_t value) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(value));
+  return value;
+}
 
 /// 2^x, with an error of some units in the last place.
 __device__ inline float fast_exp2(float x) {
