@@ -7,7 +7,7 @@
 #   --results DIR          where results go, as JSON, and the output of each part (build/cuda-bench/results);
 #                          measurements that are there already are not made again
 #   --build DIR            build folder (build/cuda-bench)
-#   --prefix DIR           where CMake finds packages that are not installed, Eigen for example; can be repeated
+#   --prefix DIR           where packages are that are not installed, Eigen for example; can be repeated
 #   --architectures LIST   compute capabilities to build for, such as 90 (the device's; without one "80;90")
 #   --document FILE        also writes the tables into FILE, between its markers for them (docs/benchmarks.md has them)
 #   --jobs N               compilers at once (all cores)
@@ -124,9 +124,14 @@ missing() { grep -m1 -A3 'CMake Error' "$results/configure.log" | tr '\n' ' ' | 
 
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache; fi
 if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
-for prefix in ${prefixes[@]+"${prefixes[@]}"}; do  # shared libraries of libraries
+for prefix in ${prefixes[@]+"${prefixes[@]}"}; do
+  if [[ -d $prefix/bin ]]; then PATH=$prefix/bin:$PATH; fi
   for folder in "$prefix"/lib "$prefix"/lib/*-linux-gnu; do
-    [[ -d $folder ]] && export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    if [[ ! -d $folder ]]; then continue; fi
+    export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}  # for shared libraries of libraries
+    if [[ -d $folder/pkgconfig ]]; then
+      export PKG_CONFIG_LIBDIR=$folder/pkgconfig PKG_CONFIG_SYSROOT_DIR=${prefix%/usr}  # its files say /usr
+    fi
   done
 done
 with=(-DLAZYLLM_BUILD_EXAMPLES=ON -DLAZYLLM_BUILD_TESTS=ON -DLAZYLLM_BUILD_BENCH=ON)
