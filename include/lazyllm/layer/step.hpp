@@ -232,8 +232,8 @@ class Step {
     Entry entry;
     Selection selection;  // after the layer to run now
     Index intact = 0;     // tokens below it have the state that they had before the step
-    Part dropped;         // on the way to the next layer
-    Part revived;
+    Part dropped = {};    // on the way to the next layer
+    Part revived = {};
   };
 
   template <class Number>
