@@ -13,6 +13,7 @@ using lazyllm::copy_rows;
 template <class T>
 void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
   for (const RowCopy<T>& copy : copies) {
+    if (copy.from.empty()) continue;  // a matrix without rows may have no width
     const Index width = copy.source.width;
     // Below about 64 KiB a second thread costs more than it copies.
     const Index grain = std::max<Index>(1, 65536 / (width * static_cast<Index>(sizeof(T))));
