@@ -27,7 +27,7 @@ struct TileShape {
 /// Prefill: each warp has queries of its own and sees all keys.
 using ManyQueries = TileShape<4, 1, 2, 2>;
 /// Decode: the warps share the queries and split the keys, so that much of the cache is in flight.
-using FewQueries = TileShape<1, 4, 1, 4>;
+using FewQueries = TileShape<1, 4, 1, 3>;
 
 /// What a block works on.
 template <class T>
@@ -92,6 +92,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   constexpr int warp_keys = Shape::keys / Shape::key_warps;
   constexpr int score_tiles = warp_keys / 8;
   constexpr int value_tiles = width / 8;
+  constexpr int copies = Shape::keys * Memory::chunks / Shape::threads;  // of a thread, in a step
+  // More addresses at once would not fit the registers.
+  constexpr int copies_at_once = copies % 4 == 0 ? 4 : 2;
+  constexpr int at_once = width % 64 == 0 ? 4 : 2;
 
   std::byte* const shared = shared_memory();
   const std::uint32_t shared_queries = shared_address(shared);
@@ -130,8 +134,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   };
   const auto copy_rows = [&](const T* from, std::uint32_t to, int step) {
     const int self = static_cast<int>(computed_here(threadIdx.x));
-#pragma unroll
-    for (int i = 0; i < Shape::keys * Memory::chunks / Shape::threads; ++i) {
+#pragma unroll copies_at_once
+    for (int i = 0; i < copies; ++i) {
       const int number = i * Shape::threads + self;
       const int row = number / Memory::chunks;
       const int chunk = number % Memory::chunks;
@@ -174,13 +178,6 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
       for (int i = 0; i < 4; ++i) result[f][n][i] = 0;
     }
   }
-  // A lane's part in the addresses of the matrix loads, by the layouts of the fragments.
-  const std::uint32_t query_row = shared_queries + Memory::chunk_at(warp_query + lane() % 16, 0);
-  const auto query_chunk = static_cast<std::uint32_t>(lane() / 16 ^ Memory::twist(lane() % 16));
-  const std::uint32_t key_row = shared_keys + Memory::chunk_at(warp_key + lane() / 16 * 8 + lane() % 8, 0);
-  const auto key_chunk = static_cast<std::uint32_t>(lane() / 8 % 2 ^ Memory::twist(lane() % 8));
-  const std::uint32_t value_row = shared_values + Memory::chunk_at(warp_key + lane() % 16, 0);
-  const auto value_chunk = static_cast<std::uint32_t>(lane() / 16 ^ Memory::twist(lane() % 16));
 
   for (int step = 0; work.tile.first_key + step * Shape::keys < work.tile.last_key; ++step) {
     wait_for_copies();
@@ -188,22 +185,25 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
     copy_rows(work.values, shared_values, step);
     const std::uint32_t later_place = find_place(step + 2);
 
-    // Or the addresses of all matrices would be kept in registers across the steps, which there are not enough of.
-    const auto query_twist = static_cast<int>(computed_here(query_chunk));
-    const auto key_twist = static_cast<int>(computed_here(key_chunk));
-    const auto value_twist = static_cast<int>(computed_here(value_chunk));
+    // A lane's part in the addresses of the matrix loads, by the layouts of the fragments. Found again in each step:
+    // the addresses of all matrices would not fit the registers.
+    const int score_lane = static_cast<int>(computed_here(threadIdx.x)) % 32;
+    const std::uint32_t query_row = shared_queries + Memory::chunk_at(warp_query + score_lane % 16, 0);
+    const int query_chunk = score_lane / 16 ^ Memory::twist(score_lane % 16);
+    const std::uint32_t key_row = shared_keys + Memory::chunk_at(warp_key + score_lane / 16 * 8 + score_lane % 8, 0);
+    const int key_chunk = score_lane / 8 % 2 ^ Memory::twist(score_lane % 8);
     float score[fragments][score_tiles][4] = {};
-#pragma unroll
+#pragma unroll at_once
     for (int k = 0; k < width / 16; ++k) {
       std::uint32_t a[fragments][4];
 #pragma unroll
       for (int f = 0; f < fragments; ++f) {
-        load_matrices(query_row + Memory::chunk_at(f * 16, 2 * k ^ query_twist), a[f]);
+        load_matrices(query_row + Memory::chunk_at(f * 16, 2 * k ^ query_chunk), a[f]);
       }
 #pragma unroll
       for (int n = 0; n < score_tiles; n += 2) {
         std::uint32_t b[4];
-        load_matrices(key_row + Memory::chunk_at(n * 8, 2 * k ^ key_twist), b);
+        load_matrices(key_row + Memory::chunk_at(n * 8, 2 * k ^ key_chunk), b);
 #pragma unroll
         for (int f = 0; f < fragments; ++f) {
           multiply<T>(a[f], b[0], b[1], score[f][n]);
@@ -267,6 +267,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
     }
 
     // Two neighbouring tiles of scores are, rounded, a fragment of the left factor.
+    const int value_lane = static_cast<int>(computed_here(threadIdx.x)) % 32;
+    const std::uint32_t value_row = shared_values + Memory::chunk_at(warp_key + value_lane % 16, 0);
+    const int value_chunk = value_lane / 16 ^ Memory::twist(value_lane % 16);
 #pragma unroll
     for (int k = 0; k < warp_keys / 16; ++k) {
       std::uint32_t a[fragments][4];
@@ -281,7 +284,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 #pragma unroll
       for (int n = 0; n < value_tiles; n += 2) {
         std::uint32_t b[4];
-        load_transposed_matrices(value_row + Memory::chunk_at(k * 16, n ^ value_twist), b);
+        load_transposed_matrices(value_row + Memory::chunk_at(k * 16, n ^ value_chunk), b);
 #pragma unroll
         for (int f = 0; f < fragments; ++f) {
           multiply<T>(a[f], b[0], b[1], result[f][n]);

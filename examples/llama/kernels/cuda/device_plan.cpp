@@ -11,10 +11,10 @@
 namespace lazyllm::llama {
 namespace {
 
-/// Tiles times parts times key/value heads that one sequence is cut into at most, if it is not that many whole tiles:
-/// two blocks of many queries or four of few for each of a large device's processors.
-constexpr Index many_blocks = 256;
-constexpr Index few_blocks = 512;
+/// Blocks that one sequence is cut into if it is not that many whole tiles: some times what a large device runs at
+/// once, so that the last ones leave little of it idle.
+constexpr Index many_blocks = 512;
+constexpr Index few_blocks = 1024;
 /// Keys of a part: fewer would cost more to put together than they save.
 constexpr Index least_part = 256;
 constexpr Index part_multiple = 64;
