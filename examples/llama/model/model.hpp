@@ -45,7 +45,7 @@ class Model {
   /// `execution` says what loads the weights: a number of threads on the CPU, a stream on a CUDA device, which must
   /// outlive the model. Throws what `source` throws, and `lazyllm::cuda_error` without device memory.
   Model(ModelConfig config, const WeightSource& source, Execution execution)
-      : Model(std::move(config), source, Loader(execution)) {}
+      : Model(std::move(config), source, Loader{execution}) {}
 
   /// Throws `checkpoint_error` if a weight is missing or has the wrong shape.
   Model(const Checkpoint& checkpoint, Execution execution)
