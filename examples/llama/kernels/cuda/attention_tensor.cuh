@@ -87,15 +87,12 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   using Memory = TileMemory<T, Shape, width>;
   using cuda::detail::lane;
   using cuda::detail::thread;
-  using cuda::detail::warp;
   constexpr int fragments = Shape::fragments;
   constexpr int warp_keys = Shape::keys / Shape::key_warps;
   constexpr int score_tiles = warp_keys / 8;
   constexpr int value_tiles = width / 8;
   constexpr int copies = Shape::keys * Memory::chunks / Shape::threads;  // of a thread, in a step
-  // More addresses at once would not fit the registers.
-  constexpr int copies_at_once = copies % 4 == 0 ? 4 : 2;
-  constexpr int at_once = width % 64 == 0 ? 4 : 2;
+  constexpr int at_once = 2;  // copies, and steps through the head: more addresses would not fit the registers
 
   std::byte* const shared = shared_memory();
   const std::uint32_t shared_queries = shared_address(shared);
@@ -134,7 +131,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   };
   const auto copy_rows = [&](const T* from, std::uint32_t to, int step) {
     const int self = static_cast<int>(computed_here(threadIdx.x));
-#pragma unroll copies_at_once
+#pragma unroll at_once
     for (int i = 0; i < copies; ++i) {
       const int number = i * Shape::threads + self;
       const int row = number / Memory::chunks;
@@ -159,9 +156,11 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   __syncthreads();
   copy_rows(work.keys, shared_keys, 0);
 
+  // The first query of a thread's warp in the tile, and the first key in a step.
+  const auto first_query_of = [](int number) { return number / 32 / Shape::key_warps * 16 * fragments; };
+  const auto first_key_of = [](int number) { return number / 32 % Shape::key_warps * warp_keys; };
+
   // Of this thread's rows of the fragments.
-  const int warp_query = warp() / Shape::key_warps * 16 * fragments;
-  const int warp_key = warp() % Shape::key_warps * warp_keys;
   float highest[fragments][2];
   float sum[fragments][2];
   float result[fragments][value_tiles][4];
@@ -187,10 +186,13 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 
     // A lane's part in the addresses of the matrix loads, by the layouts of the fragments. Found again in each step:
     // the addresses of all matrices would not fit the registers.
-    const int score_lane = static_cast<int>(computed_here(threadIdx.x)) % 32;
-    const std::uint32_t query_row = shared_queries + Memory::chunk_at(warp_query + score_lane % 16, 0);
+    const int score_thread = static_cast<int>(computed_here(threadIdx.x));
+    const int score_lane = score_thread % 32;
+    const std::uint32_t query_row =
+        shared_queries + Memory::chunk_at(first_query_of(score_thread) + score_lane % 16, 0);
     const int query_chunk = score_lane / 16 ^ Memory::twist(score_lane % 16);
-    const std::uint32_t key_row = shared_keys + Memory::chunk_at(warp_key + score_lane / 16 * 8 + score_lane % 8, 0);
+    const std::uint32_t key_row =
+        shared_keys + Memory::chunk_at(first_key_of(score_thread) + score_lane / 16 * 8 + score_lane % 8, 0);
     const int key_chunk = score_lane / 8 % 2 ^ Memory::twist(score_lane % 8);
     float score[fragments][score_tiles][4] = {};
 #pragma unroll at_once
@@ -215,6 +217,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
     const int first = work.tile.first_key + step * Shape::keys;
     wait_for_copies();
     __syncthreads();  // V is there, and K is not used any more
+    keep_place(step + 2, later_place);
     if (first + Shape::keys < work.tile.last_key) copy_rows(work.keys, shared_keys, step + 1);
 
     if (first + Shape::keys > work.all_visible) {
@@ -223,10 +226,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           // A row of no query sees all, to no effect.
-          const int query = work.tile.first_query + warp_query + f * 16 + half * 8 + lane() / 4;
+          const int query = work.tile.first_query + first_query_of(thread()) + f * 16 + half * 8 + lane() / 4;
           int limit = query < work.queries ? problem.limits[problem.query_row(work.extent, query)] : work.tile.last_key;
           if (limit > work.tile.last_key) limit = work.tile.last_key;
-          limit -= first + warp_key + lane() % 4 * 2;
+          limit -= first + first_key_of(thread()) + lane() % 4 * 2;
 #pragma unroll
           for (int n = 0; n < score_tiles; ++n) {
             if (n * 8 >= limit) score[f][n][2 * half] = -INFINITY;
@@ -267,8 +270,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
     }
 
     // Two neighbouring tiles of scores are, rounded, a fragment of the left factor.
-    const int value_lane = static_cast<int>(computed_here(threadIdx.x)) % 32;
-    const std::uint32_t value_row = shared_values + Memory::chunk_at(warp_key + value_lane % 16, 0);
+    const int value_thread = static_cast<int>(computed_here(threadIdx.x));
+    const int value_lane = value_thread % 32;
+    const std::uint32_t value_row = shared_values + Memory::chunk_at(first_key_of(value_thread) + value_lane % 16, 0);
     const int value_chunk = value_lane / 16 ^ Memory::twist(value_lane % 16);
 #pragma unroll
     for (int k = 0; k < warp_keys / 16; ++k) {
@@ -292,19 +296,18 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
         }
       }
     }
-    keep_place(step + 2, later_place);
   }
 
   // Through shared memory, so that rows leave by 16 bytes, and to add up what the warps have of different keys.
   PartSums* const sums = reinterpret_cast<PartSums*>(shared + Memory::sums_at);
   float* const results = reinterpret_cast<float*>(shared);
-  const int key_warp = warp() % Shape::key_warps;
+  const int key_warp = thread() / 32 % Shape::key_warps;
 #pragma unroll
   for (int f = 0; f < fragments; ++f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       sum[f][half] = cuda::detail::lanes_sum(sum[f][half], 4);
-      const int row = warp_query + f * 16 + half * 8 + lane() / 4;
+      const int row = first_query_of(thread()) + f * 16 + half * 8 + lane() / 4;
       if (lane() % 4 == 0) sums[key_warp * Shape::queries + row] = {highest[f][half], sum[f][half]};
     }
   }
@@ -314,7 +317,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   for (int f = 0; f < fragments; ++f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = warp_query + f * 16 + half * 8 + lane() / 4;
+      const int row = first_query_of(thread()) + f * 16 + half * 8 + lane() / 4;
       float* const to = results + (key_warp * Shape::queries + row) * Memory::padded + lane() % 4 * 2;
 #pragma unroll
       for (int n = 0; n < value_tiles; ++n) {
