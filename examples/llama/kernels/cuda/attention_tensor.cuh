@@ -92,7 +92,6 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   constexpr int score_tiles = warp_keys / 8;
   constexpr int value_tiles = width / 8;
   constexpr int copies = Shape::keys * Memory::chunks / Shape::threads;  // of a thread, in a step
-  constexpr int at_once = 2;  // copies, and steps through the head: more addresses would not fit the registers
 
   std::byte* const shared = shared_memory();
   const std::uint32_t shared_queries = shared_address(shared);
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   };
   const auto copy_rows = [&](const T* from, std::uint32_t to, int step) {
     const int self = static_cast<int>(computed_here(threadIdx.x));
-#pragma unroll at_once
+#pragma unroll 2  // the addresses of more at once would not fit the registers
     for (int i = 0; i < copies; ++i) {
       const int number = i * Shape::threads + self;
       const int row = number / Memory::chunks;
@@ -195,7 +194,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
         shared_keys + Memory::chunk_at(first_key_of(score_thread) + score_lane / 16 * 8 + score_lane % 8, 0);
     const int key_chunk = score_lane / 8 % 2 ^ Memory::twist(score_lane % 8);
     float score[fragments][score_tiles][4] = {};
-#pragma unroll at_once
+#pragma unroll 2  // the addresses of more at once would not fit the registers
     for (int k = 0; k < width / 16; ++k) {
       std::uint32_t a[fragments][4];
 #pragma unroll
