@@ -27,7 +27,7 @@ struct TileShape {
 /// Prefill: each warp has queries of its own and sees all keys.
 using ManyQueries = TileShape<4, 1, 2, 2>;
 /// Decode: the warps share the queries and split the keys, so that much of the cache is in flight.
-using FewQueries = TileShape<1, 4, 1, 3>;
+using FewQueries = TileShape<1, 4, 1, 4>;
 
 /// What a block works on.
 template <class T>
