@@ -1,3 +1,5 @@
+#include <array>
+
 #include "bench/backend/cuda/support.cuh"
 
 // Half of a batch's rows, chosen at random, copied together (gather) or back to their places (scatter), and two halves
@@ -56,10 +58,10 @@ void scatter(benchmark::State& state) {
 template <class T>
 void merge(benchmark::State& state) {
   Batch<T> batch(state);
-  time_calls(state, batch.stream.get(), [&] {
-    batch.copy(batch.half(batch.some), batch.in_order, batch.all_rows(), batch.chosen);
-    batch.copy(batch.half(batch.others), batch.in_order, batch.all_rows(), batch.rest);
-  });
+  const std::array<RowCopy<T>, 2> copies{
+      RowCopy<T>{batch.half(batch.some), batch.in_order, batch.all_rows(), batch.chosen},
+      RowCopy<T>{batch.half(batch.others), batch.in_order, batch.all_rows(), batch.rest}};
+  time_calls(state, batch.stream.get(), [&] { copy_rows(batch.context, std::span<const RowCopy<T>>(copies)); });
   report_bytes(state, 2 * batch.bytes());
 }
 
