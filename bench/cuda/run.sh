@@ -100,8 +100,12 @@ show_end() { tail -n 25 "$results/$1.log"; }
 
 # The device, if there is one, and what to build for.
 gpu=
-if nvcc -o "$build/device" "$root/bench/cuda/device.cu" >"$results/device.log" 2>&1 &&
-  device=$("$build/device" 2>>"$results/device.log"); then
+if ! run device 60 nvcc -o "$build/device" "$root/bench/cuda/device.cu"; then
+  show_end device
+  echo "run.sh: nvcc did not compile bench/cuda/device.cu within the time there was, $SECONDS s" >&2
+  exit 1
+fi
+if device=$("$build/device" 2>>"$results/device.log"); then
   gpu=${device%|*}
   : "${architectures:=${device##*|}}"
 fi
