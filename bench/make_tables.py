@@ -4,8 +4,12 @@
 make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py summary RESULT.json... DOCUMENT.md --command TEXT --context TEXT    (of ttft, for README.md)
+make_tables.py cuda-micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
+make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
+make_tables.py cuda-summary RESULT.json... -                                       (the same, in short)
 
-Each kind replaces what stands between its markers `<!-- KIND begin -->` and `<!-- KIND end -->` and nothing else.
+Each kind replaces what stands between its markers `<!-- KIND begin -->` and `<!-- KIND end -->` and nothing else. With
+`-` for the document it prints the tables.
 """
 
 import argparse
@@ -15,8 +19,9 @@ import re
 import sys
 
 REFERENCES = {"plain": "plain", "memory": "same bytes", "threshold": "nth_element"}
+CUDA_REFERENCES = {"plain": "CUB alone", "memory": "same bytes"}
 GROUPS = [
-    ("Rows gathered and scattered", ("gather", "scatter")),
+    ("Rows gathered and scattered", ("gather", "scatter", "merge")),
     ("Scores", ("score",)),
     ("Selection", ("select_count", "select_mass")),
     ("Pooling", ("pool",)),
@@ -24,7 +29,8 @@ GROUPS = [
     ("A step whose blocks do nothing", ("prefill", "decode")),
 ]
 TOKENS_SHOWN = ("1024", "131072")
-TYPES = {"float": "f32", "Eigen::bfloat16": "bf16", "Dense": "bf16, dense", "Pooled": "bf16, pooled"}
+TYPES = {"float": "f32", "Eigen::bfloat16": "bf16", "Dense": "bf16, dense", "Pooled": "bf16, pooled",
+         "Pinned": "bf16, pinned"}
 
 
 def table(header, rows):
@@ -53,7 +59,7 @@ def parse_micro(benchmarks):
     return results
 
 
-def micro_tables(paths):
+def micro_tables(paths, references=REFERENCES, tokens_shown=TOKENS_SHOWN):
     if len(paths) != 1:
         raise ValueError(f"micro takes one result, not {len(paths)}")
     report = json.loads(paths[0].read_text())
@@ -71,17 +77,18 @@ def micro_tables(paths):
     parts = []
     for title, operations in GROUPS:
         chosen = [
-            key for key in results if key[0] in operations and dict(key[2]).get("tokens") in TOKENS_SHOWN
+            key for key in results
+            if key[0] in operations and (tokens_shown is None or dict(key[2]).get("tokens") in tokens_shown)
         ]
         if not chosen:
             continue
         names = [name for name, _ in chosen[0][2]]
-        suffixes = [s for s in REFERENCES if any(f"{o}_{s}" in (key[0] for key in results) for o in operations)]
+        suffixes = [s for s in references if any(f"{o}_{s}" in (key[0] for key in results) for o in operations)]
         with_bytes = "bytes_per_second" in results[chosen[0]]
         with_layers = "ns_per_layer" in results[chosen[0]]
         header = ["operation", "type", *(name.replace("_", " ") for name in names), "µs"]
         header += ["GB/s"] * with_bytes + ["ns per layer"] * with_layers
-        header += [f"{REFERENCES[suffix]} µs" for suffix in suffixes]
+        header += [f"{references[suffix]} µs" for suffix in suffixes]
         rows = []
         for key in chosen:
             operation, type_name, arguments = key
@@ -147,6 +154,175 @@ def summary_table(paths):
                   f"prompt + {run['generated_tokens']} tokens"], rows)
 
 
+def cuda_micro_tables(paths):
+    return micro_tables(paths, CUDA_REFERENCES, None)
+
+
+class CudaResults:
+    """What ttft_bench --device cuda and bench/peers measured: `cases` and `peers`, and `left_out`, with the reasons."""
+
+    def __init__(self, paths):
+        entries = [entry for path in paths for entry in json.loads(path.read_text())]
+        self.left_out = [entry for entry in entries if "left_out" in entry]
+        measured = [entry for entry in entries if "left_out" not in entry and entry["device"] == "cuda"]
+        self.gpus = sorted({entry["gpu"] for entry in measured})
+        if len(self.gpus) > 1:
+            raise ValueError(f"results of several GPUs, {' and '.join(self.gpus)}, cannot share a table")
+        self.cases = sorted((entry for entry in measured if "peer" not in entry), key=self.order)
+        self.peers = {self.place(entry): entry for entry in measured if "peer" in entry}
+
+    @staticmethod
+    def place(entry):
+        return entry["shape"], entry["dtype"], entry["prompt_tokens"], entry["batch"]
+
+    @classmethod
+    def order(cls, case):
+        return *cls.place(case), case["schedule"]
+
+    def peer_ms(self, case):
+        peer = self.peers.get(self.place(case))
+        return peer["dense_ms"] if peer else None
+
+    def once(self):
+        """One case for each place, since dense figures do not depend on the schedule."""
+        return list({self.place(case): case for case in reversed(self.cases)}.values())[::-1]
+
+
+def name_of(entry, schedule=True):
+    name = [entry["shape"], entry["dtype"], str(entry["prompt_tokens"]), str(entry["batch"])]
+    return name + [f"`{entry['schedule']}`"] if schedule else name
+
+
+NAME = ["shape", "type", "prompt tokens", "batch"]
+
+
+def said(entry, schedule=True):
+    """Where a figure was measured, in words."""
+    batch = "" if entry["batch"] == 1 else f", batch {entry['batch']}"
+    return f"{entry['shape']}, {entry['prompt_tokens']}{batch}" + (f", `{entry['schedule']}`" if schedule else "")
+
+
+def cuda_bars(results):
+    """Rows (bar, reached, where, met): of each bar the worst of the cases that it is about, but for "some schedule" the
+    best."""
+    def share_of_ideal(case):
+        return case["speedup"] / case["ideal_speedup"]
+
+    def at(prompt, shape=None):
+        return [case for case in results.cases
+                if case["prompt_tokens"] == prompt and shape in (None, case["shape"])]
+
+    rows = []
+
+    def bar(text, cases, figure, form, met, of=max, schedule=True):
+        if not cases:
+            rows.append([text, "not measured", "", "not measured"])
+            return
+        case = of(cases, key=figure)
+        rows.append([text, form.format(figure(case)), said(case, schedule), "passed" if met(figure(case)) else "missed"])
+
+    with_peer = [case for case in at(4096) if results.peer_ms(case)]
+    steps = [case for case in results.cases if "slowest_decode_ratio" in case]
+    bar("dense TTFT at 4096 tokens within 1.25x of the GEMM + attention floor", at(4096),
+        lambda case: case["dense_of_floor"], "{:.2f}x", lambda value: value <= 1.25, schedule=False)
+    bar("dense TTFT at 4096 tokens below that of transformers", with_peer,
+        lambda case: case["dense_ms"] / results.peer_ms(case), "{:.2f} of its time", lambda value: value < 1,
+        schedule=False)
+    bar("overhead at keep 1 at most 1 %", results.cases, lambda case: case["overhead_percent"], "{:.2f} %",
+        lambda value: value <= 1)
+    bar("speedup at least 0.92 of ideal, llama-2-7b at 4096", at(4096, "llama-2-7b"), share_of_ideal, "{:.3f}",
+        lambda value: value >= 0.92, of=min)
+    bar("speedup at least 0.95 of ideal, llama-2-7b at 16384", at(16384, "llama-2-7b"), share_of_ideal, "{:.3f}",
+        lambda value: value >= 0.95, of=min)
+    bar("at least 2.34x by some schedule whose ideal is at least 2.5x, llama-2-7b",
+        [case for case in results.cases if case["shape"] == "llama-2-7b" and case["ideal_speedup"] >= 2.5],
+        lambda case: case["speedup"], "{:.2f}x", lambda value: value >= 2.34)
+    bar("scoring, selection, gather and parking at most 1 % of the lazy prefill", results.cases,
+        lambda case: case["library_percent"], "{:.2f} %", lambda value: value <= 1)
+    bar("no lazy decode step slower than the dense one at its position", steps,
+        lambda case: case["slowest_decode_ratio"], "{:.2f} of its time", lambda value: value <= 1)
+    return rows
+
+
+def cuda_bar_table(results):
+    return table(["bar", "worst case, or best schedule", "where", "met"], cuda_bars(results))
+
+
+def cuda_ttft_rows(results):
+    rows = []
+    for case in results.cases:
+        peer = results.peer_ms(case)
+        rows.append(name_of(case) + [
+            f"{case['dense_ms']:.1f}",
+            f"{case['lazy_ms']:.1f}",
+            f"{case['speedup']:.2f}",
+            f"{case['ideal_speedup']:.2f}",
+            f"{100 * case['speedup'] / case['ideal_speedup']:.0f} %",
+            f"{case['overhead_percent']:.2f} %",
+            f"{case['library_percent']:.2f} %",
+            f"{peer:.1f}" if peer else "",
+        ])
+    return rows
+
+
+CUDA_TTFT_HEADER = NAME + ["schedule", "dense ms", "lazy ms", "speedup", "ideal speedup", "share of ideal",
+                           "overhead at keep 1", "library's share of lazy", "transformers ms"]
+
+
+def cuda_tables(paths):
+    results = CudaResults(paths)
+    if not results.cases:
+        raise ValueError("no result of ttft_bench --device cuda")
+    floors = [name_of(case, False) + [
+        f"{case['dense_ms']:.1f}",
+        f"{case['gemm_ms']:.1f}",
+        f"{case['attention_ms']:.1f}",
+        f"{case['dense_of_floor']:.2f}",
+        f"{case['dense_tflops']:.0f}",
+        f"{case['gemm_tflops']:.0f}",
+        f"{case['copy_gbytes_per_second']:.0f}",
+    ] for case in results.once()]
+    steps = [name_of(case) + [
+        f"{case['dense_decode_ms']:.2f}",
+        f"{case['lazy_decode_ms']:.2f}",
+        f"{case['decode_ratio']:.2f}",
+        f"{case['slowest_decode_ratio']:.2f}",
+        f"{case['decode_floor_ms']:.2f}",
+        f"{case['revived_per_step']:.0f}",
+    ] for case in results.cases if "decode_ratio" in case]
+    repeats = ", ".join(map(str, sorted({case["repeats"] for case in results.cases})))
+    versions = sorted({f"transformers {peer['version']} with PyTorch {peer['torch']} and {peer['attention'].upper()}"
+                       for peer in results.peers.values()})
+    parts = [
+        f"{results.gpus[0]}. Medians of {repeats} runs, between CUDA events, until the logits are on the host. "
+        f"{'; '.join(versions) or 'transformers was not measured'}.",
+        f"### What was to be reached on an H100 or H200\n\n{cuda_bar_table(results)}",
+        f"### Time to first token on the GPU\n\n{table(CUDA_TTFT_HEADER, cuda_ttft_rows(results))}",
+        "### The dense prefill beside the device's floor\n\n" + table(
+            NAME + ["dense ms", "GEMM floor ms", "attention floor ms", "dense / floor", "dense TFLOP/s",
+                    "cuBLASLt TFLOP/s", "copy GB/s"], floors),
+    ]
+    if steps:
+        parts.append("### Decode steps on the GPU\n\n" + table(
+            NAME + ["schedule", "dense ms", "lazy ms", "lazy / dense, all steps", "slowest step", "floor ms",
+                    "rows revived per step"], steps))
+    if results.left_out:
+        rows = [[("transformers, " if "peer" in entry else "") + said(entry, "schedule" in entry), entry["left_out"]]
+                for entry in results.left_out]
+        parts.append("### Left out\n\n" + table(["case", "why"], rows))
+    return "\n\n".join(parts)
+
+
+def cuda_summary(paths):
+    results = CudaResults(paths)
+    parts = [table(CUDA_TTFT_HEADER, cuda_ttft_rows(results))] if results.cases else []
+    parts.append(cuda_bar_table(results))
+    if results.left_out:
+        parts.append("Left out: " + "; ".join(f"{said(entry, 'schedule' in entry)} ({entry['left_out']})"
+                                              for entry in results.left_out))
+    return "\n\n".join(parts)
+
+
 def replace_between_markers(text, kind, content):
     begin, end = f"<!-- {kind} begin -->", f"<!-- {kind} end -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
@@ -155,7 +331,8 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "summary": summary_table}
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "summary": summary_table, "cuda-micro": cuda_micro_tables,
+          "cuda": cuda_tables, "cuda-summary": cuda_summary}
 
 
 def main():
@@ -163,11 +340,17 @@ def main():
     parser.add_argument("kind", choices=list(MAKERS))
     parser.add_argument("results", nargs="+", type=pathlib.Path)
     parser.add_argument("document", type=pathlib.Path)
-    parser.add_argument("--command", required=True, help="what was run")
-    parser.add_argument("--context", required=True, help="machine, compiler, commit, date")
+    parser.add_argument("--command", help="what was run")
+    parser.add_argument("--context", help="machine, compiler, commit, date")
     options = parser.parse_args()
+    to_document = options.document != pathlib.Path("-")
+    if to_document and (options.command is None or options.context is None):
+        parser.error("a document needs --command and --context")
     try:
         tables = MAKERS[options.kind](options.results)
+        if not to_document:
+            print(tables)
+            return
         content = f"```\n{options.command}\n```\n\n{options.context}\n\n{tables}"
         text = replace_between_markers(options.document.read_text(), options.kind, content)
     except (OSError, ValueError) as error:

@@ -13,8 +13,7 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
-#include "examples/llama/model/decoder.hpp"
-#include "examples/llama/model/model.hpp"
+#include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/command_line.hpp"
@@ -72,7 +71,6 @@ struct Run {
   }
 };
 
-template <class T>
 class Program {
  public:
   Program(const Options& options, const Checkpoint& checkpoint, const Tokenizer* tokenizer, std::vector<TokenId> prompt)
@@ -85,15 +83,17 @@ class Program {
         trace_(open(options.trace)),
         logits_(open(options.logits)),
         page_(open(options.report)),
-        model_(checkpoint, options.model.threads),
-        stop_(stop_tokens(model_.config(), tokenizer)) {}
+        model_(open_model(checkpoint.config(), weights_of(checkpoint),
+                          {options.model.device, options.model.dtype, options.model.threads})),
+        stop_(stop_tokens(model_->config(), tokenizer)) {}
 
   void run() {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
-    LazyDecoder<T> lazy(model_, capacity, options_.model.threads, pruner_);
+    const std::unique_ptr<AnyDecoder> lazy = model_->lazy(capacity, pruner_);
 
-    const PruningOptions pruning = resolved(options_.pruning, model_.config().layers);
+    const PruningOptions pruning = resolved(options_.pruning, model_->config().layers);
     Json report = {{"model", options_.model.path},
+                   {"device", options_.model.device},
                    {"dtype", options_.model.dtype},
                    {"threads", options_.model.threads},
                    {"schedule", pruning.schedule},
@@ -108,10 +108,9 @@ class Program {
     if (options_.pruning.schedule != pruning.schedule) report["preset"] = options_.pruning.schedule;
     Run result;
     if (options_.compare) {
-      DenseDecoder<T> dense(model_, capacity, options_.model.threads);
-      result = compare(dense, lazy, report);
+      result = compare(*model_->dense(capacity), *lazy, report);
     } else {
-      result = generate(lazy, true);
+      result = generate(*lazy, true);
       print("\n");
       describe(stderr, "", result);
       report.update(to_json(result));
@@ -125,7 +124,7 @@ class Program {
       std::vector<TokenId> tokens = prompt_;
       tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
       page_->commit(report_page(
-          {.tokens = tokens, .tokenizer = tokenizer_, .layers = model_.config().layers, .steps = result.active_layers},
+          {.tokens = tokens, .tokenizer = tokenizer_, .layers = model_->config().layers, .steps = result.active_layers},
           report));
     }
   }
@@ -136,9 +135,7 @@ class Program {
   }
 
   /// Prompt and answer from an empty sequence on. Streams the text, or token ids without a tokenizer, if `stream`.
-  template <class Decoder>
-  Run generate(Decoder& decoder, bool stream) {
-    constexpr bool is_lazy = std::is_same_v<Decoder, LazyDecoder<T>>;
+  Run generate(AnyDecoder& decoder, bool stream) {
     decoder.clear();
     Run run;
     run.kv_bytes = decoder.kv_bytes();
@@ -171,16 +168,15 @@ class Program {
             {{"new_tokens", prefill ? prompt_.size() : 1}, {"active", std::exchange(active, Json::array())}});
       }
       run.active_layers.push_back(std::exchange(active_layers, {}));
-      if constexpr (is_lazy) {
-        run.revived += decoder.stats().revived();
-        run.aux_bytes_peak = std::max(run.aux_bytes_peak, decoder.stats().aux_bytes);
-      }
+      const StepStats stats = decoder.stats();
+      run.revived += stats.revived();
+      run.aux_bytes_peak = std::max(run.aux_bytes_peak, stats.aux_bytes);
       if (tokenizer_ == nullptr && stream) print(fmt::format("{} ", step.token));
       emit(run, step.text, stream);
     };
     emit(run, generate_tokens(decoder, prompt_, options_.max_tokens, stop_, tokenizer_, draw, keep), stream);
     decoder.observe_layers(nullptr);
-    if constexpr (is_lazy) run.prompt_computed_percent = decoder.sequence().computed_percent(std::ssize(prompt_));
+    run.prompt_computed_percent = decoder.computed_percent(std::ssize(prompt_));
     return run;
   }
 
@@ -195,7 +191,7 @@ class Program {
   }
 
   /// Dense and lazy in turn, so that a machine whose speed drifts treats both alike. Returns the lazy run.
-  Run compare(DenseDecoder<T>& dense_decoder, LazyDecoder<T>& lazy_decoder, Json& report) {
+  Run compare(AnyDecoder& dense_decoder, AnyDecoder& lazy_decoder, Json& report) {
     std::vector<Run> dense, lazy;
     for (Index i = 0; i < options_.repeats; ++i) {
       const bool stream = i == 0;
@@ -280,7 +276,7 @@ class Program {
   Sampler sampler_;
   TokenPruner<AnyPolicy> pruner_;
   std::optional<OutputFile> json_, trace_, logits_, page_;
-  Model<T> model_;
+  std::unique_ptr<AnyModel> model_;
   std::vector<TokenId> stop_;
   StatusLine status_;
 };
@@ -316,11 +312,7 @@ void generate(const Options& options) {
     prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
   }
   check(checkpoint.config(), prompt, options.max_tokens);
-  if (options.model.dtype == "f32") {
-    Program<float>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
-  } else {
-    Program<Eigen::bfloat16>(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
-  }
+  Program(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
 }
 
 }  // namespace
@@ -329,7 +321,8 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
                "lazyllm-generate");
-  add_model_options(app, options.model);
+  add_model_options(app, options.model, {"f32", "bf16", "f16"});
+  add_device_option(app, options.model);
   auto* prompt = app.add_option_group("Prompt");
   prompt->add_option("--prompt", options.prompt, "the prompt itself");
   prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt")

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -63,10 +62,11 @@ concept ExposesScores = requires(A& block, Context& context, const LayerPlan& pl
   block.last_token_scores(context, plan, sequence, out);
 };
 
-/// What ranks tokens, `AttentionScore` or a type like it. Called as `score(context, block, plan, sequence, new_tokens,
-/// scores)` after a layer's attention to write `scores` `[keys of the sequence]`. `over_layers` asks for a call in
-/// every layer and for their sum, `pooling` for the maximum over so many neighbours; `check` throws for options out of
-/// range.
+/// What ranks tokens, `AttentionScore` or a type like it. `write(context, block, plan, requests)`, a static template,
+/// is called after a layer's attention with a `ScoreRequest` for each sequence that needs scores and fills their
+/// `scores`
+/// `[keys of the sequence]`. `over_layers` asks for scores of every layer and for their sum, `pooling` for the maximum
+/// over so many neighbours; `check` throws for options out of range.
 template <class S>
 concept TokenScore = requires(const S& score) {
   score.check();
@@ -88,20 +88,18 @@ concept AuxStorage = std::movable<S> && requires(S& storage, const S& constant, 
   { constant.width() } -> std::same_as<Index>;
 };
 
-/// A backend: growable row buffers and the row operations of the step, found by argument-dependent lookup.
+/// A backend: growable row buffers and the row operations of the step, found by argument-dependent lookup. Each takes
+/// all sequences of a batch at once.
 template <class C>
-concept Backend = requires(C& context, Rows<const float> source, Rows<float> target, std::span<const Index> indices,
-                           const QueryRows<float>& queries, const ContiguousKeys<float>& keys,
-                           std::span<const SelectionTask> tasks, Positions positions, std::span<float> scores,
-                           KeptTokens& kept, typename C::template Buffer<float>& buffer) {
+concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, const QueryRows<float>& queries,
+                           ScoreTask<ContiguousKeys<float>> (*task_of)(Index), std::span<float> scores,
+                           std::span<const SelectionTask> tasks, KeptTokens& kept,
+                           typename C::template Buffer<float>& buffer) {
   buffer.reserve(context, Index{}, Index{});
   { buffer.rows() } -> std::same_as<Rows<float>>;
-  copy_rows(context, source, indices, target, indices);
-  attention_scores(context, queries, Index{}, positions, keys, positions, Reduce{}, scores);
+  copy_rows(context, copies);
+  attention_scores(context, queries, Index{}, task_of);
   accumulate_scores(context, scores, scores, bool{});
-  gather_scores(context, scores, indices, scores);
-  pool_scores(context, Index{}, scores);
-  random_scores(context, std::uint64_t{}, positions, scores);
   { select(context, tasks, kept) } -> std::same_as<std::optional<BadScore>>;
 };
 

@@ -16,7 +16,7 @@
 #include "lazyllm/concepts.hpp"
 #include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/kv/contiguous_keys.hpp"
-#include "lazyllm/kv/paged_keys.hpp"
+#include "support/attention_problem.hpp"
 #include "support/runs.hpp"
 
 /// What every backend must do, each operation beside its slow, obvious meaning. A backend's test names a `Memory`: how
@@ -165,6 +165,18 @@ struct SelectionProblem {
   Selection selection;
 };
 
+/// The highest score among the `width` ones around each.
+inline std::vector<float> pooled(const std::vector<float>& scores, Index width) {
+  std::vector<float> result(scores);
+  for (Index i = 0; i < std::ssize(scores); ++i) {
+    for (Index j = std::max<Index>(0, i - width / 2); j <= i + width / 2 && j < std::ssize(scores); ++j) {
+      result[static_cast<std::size_t>(i)] =
+          std::max(result[static_cast<std::size_t>(i)], scores[static_cast<std::size_t>(j)]);
+    }
+  }
+  return result;
+}
+
 /// Few levels make many ties.
 inline unsigned levels(unsigned round) { return round % 2 == 0 ? 5 : 1U << 20; }
 
@@ -261,30 +273,57 @@ void selects_only_finite_scores() {
   }
 }
 
+/// Random scores and pooled ones rank like scores that were so from the beginning, in a batch with others.
 template <class Memory>
-void gathers_scores() {
+void selects_by_drawn_and_pooled_scores(unsigned rounds = 60) {
   auto context = Memory::make_context();
-  auto scores = Memory::upload(context, std::vector<float>{10, 11, 12, 13});
-  auto target = Memory::upload(context, std::vector<float>(3, -1));
-  gather_scores(context, scores.span(), std::vector<Index>{0, 2}, target.span());
-  CHECK(target.download() == std::vector<float>{10, 12, -1});
+  std::mt19937 random(9);
+  for (unsigned round = 0; round < rounds; ++round) {
+    CAPTURE(round);
+    std::list<SelectionProblem> problems;
+    std::list<decltype(Memory::upload(context, std::vector<float>()))> memory;
+    std::vector<SelectionTask> tasks;
+    std::vector<Index> expected;
+    for (unsigned i = 0; i < 1 + round % 5; ++i) {
+      auto& problem = problems.emplace_back(random, i == 2 ? 500 : 40, levels(round));
+      memory.push_back(Memory::upload(context, problem.scores));
+      const Index pooling = 2 * static_cast<Index>(random() % 4) + 1;
+      if (random() % 2 == 0) {
+        problem.selection.random_seed = random();
+        for (std::size_t k = 0; k < problem.active.size(); ++k) {
+          problem.scores[k] = random_score(*problem.selection.random_seed, problem.active[k]);
+        }
+      } else {
+        problem.scores = pooled(problem.scores, pooling);
+      }
+      tasks.push_back({problem.selection, problem.tokens, problem.active, memory.back().span(), pooling});
+      std::ranges::copy(problem.expected(), std::back_inserter(expected));
+    }
+    KeptTokens kept;
+    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
+    CHECK(kept.indices == expected);
+  }
 }
 
+/// Pooling does not spread a NaN, nor hide it.
 template <class Memory>
-void makes_random_scores() {
+void finds_bad_scores_among_pooled_ones() {
   auto context = Memory::make_context();
-  const std::vector<Position> active{0, 3, 4, 900};
-  for (const std::uint64_t seed : {0ULL, 5ULL, ~0ULL}) {
-    auto scores = Memory::upload(context, std::vector<float>(4));
-    random_scores(context, seed, active, scores.span());
-    std::vector<float> expected;
-    for (const Position p : active) expected.push_back(random_score(seed, p));
-    CHECK(scores.download() == expected);
+  const std::vector<Position> active{0, 1, 2, 3, 4};
+  for (std::size_t place = 0; place < active.size(); ++place) {
+    std::vector<float> scores{5, 4, 3, 2, 1};
+    scores[place] = std::numeric_limits<float>::quiet_NaN();
+    auto memory = Memory::upload(context, scores);
+    const SelectionTask task{{.kind = Selection::Kind::count, .count = 2}, 5, active, memory.span(), 3};
+    KeptTokens kept;
+    const auto bad = select(context, std::span(&task, 1), kept);
+    REQUIRE(bad);
+    CHECK(bad->index == static_cast<Index>(place));
   }
 }
 
 template <class Memory>
-void accumulates_and_pools_scores() {
+void accumulates_scores() {
   auto context = Memory::make_context();
   auto scores = Memory::upload(context, std::vector<float>{1, 5, 2, 0});
   auto sums = Memory::upload(context, std::vector<float>(4, std::numeric_limits<float>::quiet_NaN()));
@@ -292,108 +331,6 @@ void accumulates_and_pools_scores() {
   accumulate_scores(context, scores.span(), sums.span(), false);
   CHECK(scores.download() == std::vector<float>{2, 10, 4, 0});
   CHECK(sums.download() == std::vector<float>{2, 10, 4, 0});
-  pool_scores(context, 3, scores.span());
-  CHECK(scores.download() == std::vector<float>{10, 10, 10, 4});
-}
-
-/// Random queries and keys of one sequence, with NaN where nothing may be read.
-template <class T>
-struct AttentionProblem {
-  AttentionProblem(unsigned seed, Index heads_, Index kv_heads_, Index head_width_, Index tokens, Index window)
-      : heads(heads_), kv_heads(kv_heads_), head_width(head_width_) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    for (Position p = 0; p < tokens; ++p) {
-      if (seed % 2 == 0 || p + window >= tokens || random() % 3 != 0) active.push_back(p);
-    }
-    for (Index i = 0; i < window; ++i) limits.push_back(static_cast<Position>(std::ssize(active) - window + 1 + i));
-    queries.assign(static_cast<std::size_t>((first_row + window) * row_width()), not_a_number());
-    for (auto q = queries.begin() + first_row * row_width(); q != queries.end(); ++q)
-      *q = static_cast<T>(normal(random));
-    keys.assign(static_cast<std::size_t>(tokens * key_width()), not_a_number());
-    for (const Position p : active) {
-      for (Index i = 0; i < key_width(); ++i) keys[at(p * key_width() + i)] = static_cast<T>(2 * normal(random));
-    }
-  }
-
-  static T not_a_number() { return static_cast<T>(std::numeric_limits<float>::quiet_NaN()); }
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  Index row_width() const { return heads * head_width; }
-  Index key_width() const { return kv_heads * head_width; }
-
-  template <class Memory>
-  std::vector<float> scores(Reduce reduce, Index page_size = 0) const {
-    auto context = Memory::make_context();
-    auto query_memory = Memory::upload(context, queries);
-    const QueryRows<T> rows{query_memory.span().data(), row_width(), head_width, heads, head_width, scale()};
-    auto result = Memory::upload(context, std::vector<float>(active.size(), std::numeric_limits<float>::quiet_NaN()));
-    if (page_size == 0) {
-      auto memory = Memory::upload(context, keys);
-      const ContiguousKeys<T> view{memory.span().data(), key_width(), head_width, kv_heads};
-      attention_scores(context, rows, first_row, limits, view, active, reduce, result.span());
-      return result.download();
-    }
-    // The pages in reverse order, with a gap after each.
-    const Index pages = (active.back() + page_size) / page_size;
-    const Index page_stride = page_size * key_width() + 8;
-    std::vector<T> paged(at(pages * page_stride), not_a_number());
-    std::vector<std::int32_t> table;
-    for (Index page = 0; page < pages; ++page) {
-      table.push_back(static_cast<std::int32_t>(pages - 1 - page));
-      const Index first = page * page_size * key_width();
-      std::copy_n(keys.begin() + first, std::min(page_size * key_width(), std::ssize(keys) - first),
-                  paged.begin() + table.back() * page_stride);
-    }
-    auto memory = Memory::upload(context, paged);
-    auto device_table = Memory::upload(context, table);
-    const PagedKeys<T> view{
-        memory.span().data(), device_table.span().data(), page_size, page_stride, key_width(), head_width, kv_heads};
-    attention_scores(context, rows, first_row, limits, view, active, reduce, result.span());
-    return result.download();
-  }
-
-  /// Equation 1 in double precision: a softmax per row and head, its mean over the heads, then the window.
-  std::vector<double> expected(Reduce reduce) const {
-    std::vector<double> result(active.size(), 0);
-    for (std::size_t row = 0; row < limits.size(); ++row) {
-      std::vector<double> mean(active.size(), 0);
-      for (Index head = 0; head < heads; ++head) {
-        std::vector<double> weights;
-        for (Index i = 0; i < limits[row]; ++i) {
-          double dot = 0;
-          for (Index d = 0; d < head_width; ++d) {
-            const T q = queries[at((first_row + static_cast<Index>(row)) * row_width() + head * head_width + d)];
-            const T k = keys[at(active[at(i)] * key_width() + head / (heads / kv_heads) * head_width + d)];
-            dot += static_cast<double>(static_cast<float>(q)) * static_cast<double>(static_cast<float>(k));
-          }
-          weights.push_back(std::exp(dot * static_cast<double>(scale())));
-        }
-        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-        for (std::size_t i = 0; i < weights.size(); ++i) mean[i] += weights[i] / sum / static_cast<double>(heads);
-      }
-      for (std::size_t i = 0; i < mean.size(); ++i) {
-        result[i] = reduce == Reduce::max ? std::max(result[i], mean[i])
-                                          : result[i] + mean[i] / static_cast<double>(limits.size());
-      }
-    }
-    return result;
-  }
-
-  float scale() const { return 1 / std::sqrt(static_cast<float>(head_width)); }
-
-  Index heads, kv_heads, head_width;
-  static constexpr Index first_row = 2;  // rows of other tokens of the batch stand before
-  std::vector<Position> active, limits;
-  std::vector<T> queries, keys;
-};
-
-inline double worst_error(const std::vector<float>& scores, const std::vector<double>& expected) {
-  double worst = scores.size() == expected.size() ? 0 : 1;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    const double error = std::abs(static_cast<double>(scores[i]) - expected[i]) / (expected[i] + 1e-6);
-    worst = std::isnan(error) ? 1 : std::max(worst, error);
-  }
-  return worst;
 }
 
 template <class Memory, class T>
@@ -402,18 +339,87 @@ void scores_attention() {
   struct Case {
     Index kv_heads, head_width, tokens, window;
   };
-  for (const Case& shape :
-       {Case{8, 16, 1, 1}, Case{8, 8, 2, 2}, Case{4, 20, 7, 1}, Case{2, 16, 33, 3}, Case{1, 16, 300, 1},
-        Case{8, 3, 150, 1}, Case{2, 128, 140, 1}, Case{4, 72, 40, 2}, Case{1, 8, 129, 2}, Case{2, 8, 40, 19}}) {
+  for (const Case& shape : {Case{8, 16, 1, 1}, Case{8, 8, 2, 2}, Case{4, 20, 7, 1}, Case{2, 16, 33, 3},
+                            Case{1, 16, 300, 1}, Case{8, 3, 150, 1}, Case{2, 128, 140, 1}, Case{4, 72, 40, 2},
+                            Case{1, 8, 129, 2}, Case{2, 8, 40, 19}, Case{4, 16, 600, 3}}) {
     for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
       CAPTURE(shape.head_width);
       CAPTURE(shape.tokens);
       const AttentionProblem<T> problem(++seed, 8, shape.kv_heads, shape.head_width, shape.tokens, shape.window);
       const std::vector<float> scores = problem.template scores<Memory>(reduce);
-      CHECK(worst_error(scores, problem.expected(reduce)) < 1e-5);
+      CHECK(worst_error(scores, problem.template scores<PlainMemory>(reduce)) < 1e-5);
       CHECK(problem.template scores<Memory>(reduce, 8) == scores);
     }
   }
+}
+
+/// Logits whose exponentials are far beyond what a float can hold.
+template <class Memory>
+void scores_attention_with_large_logits() {
+  AttentionProblem<float> problem(3, 4, 2, 8, 200, 2);
+  for (auto q = problem.queries.begin() + problem.first_row * 32; q != problem.queries.end(); ++q) *q *= 300;
+  const std::vector<float> scores = problem.scores<Memory>(Reduce::mean);
+  const std::vector<float> expected = problem.scores<PlainMemory>(Reduce::mean);
+  float sum = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    CHECK(std::abs(scores[i] - expected[i]) < 2e-4F);  // the logits themselves are rounded
+    sum += scores[i];
+  }
+  CHECK(sum == doctest::Approx(1));
+}
+
+/// Each sequence of a ragged batch has the scores that it has alone, bit for bit.
+template <class Memory, class T>
+void scores_ragged_batches() {
+  const std::vector<AttentionProblem<T>> problems{{1, 8, 2, 16, 300, 1}, {2, 8, 2, 16, 1, 1},    {3, 8, 2, 16, 40, 11},
+                                                  {4, 8, 2, 16, 700, 3}, {5, 8, 2, 16, 1900, 1}, {6, 8, 2, 16, 33, 2}};
+  auto context = Memory::make_context();
+  std::vector<T> queries;
+  std::list<decltype(Memory::upload(context, std::vector<T>()))> key_memory;
+  std::list<decltype(Memory::upload(context, std::vector<float>()))> results;
+  std::vector<ScoreTask<ContiguousKeys<T>>> tasks;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    const AttentionProblem<T>& problem = problems[i];
+    key_memory.push_back(Memory::upload(context, problem.keys));
+    results.push_back(
+        Memory::upload(context, std::vector<float>(problem.active.size(), AttentionProblem<float>::poison())));
+    tasks.push_back({.first_row = std::ssize(queries) / problem.row_width() + problem.first_row,
+                     .limits = problem.limits,
+                     .keys = problem.key_view(key_memory.back().span().data()),
+                     .active = problem.active,
+                     .reduce = i % 2 == 0 ? Reduce::mean : Reduce::max,
+                     .scores = results.back().span()});
+    queries.insert(queries.end(), problem.queries.begin(), problem.queries.end());
+  }
+  auto query_memory = Memory::upload(context, queries);
+  attention_scores(context, problems.front().query_rows(query_memory.span().data()), std::ssize(tasks),
+                   [&](Index i) { return tasks[static_cast<std::size_t>(i)]; });
+  auto result = results.begin();
+  for (std::size_t i = 0; i < problems.size(); ++i, ++result) {
+    CAPTURE(i);
+    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce));
+  }
+}
+
+/// Keys by head and queries with a gap after each head.
+template <class Memory>
+void honours_strides() {
+  auto context = Memory::make_context();
+  const AttentionProblem<float> problem(3, 4, 2, 8, 30, 2);
+  std::vector<float> keys(problem.keys.size()), queries(4 * 4 * 11, problem.poison());
+  for (Index p = 0; p < 30; ++p) {
+    for (Index head = 0; head < 2; ++head) {
+      std::copy_n(problem.keys.begin() + (p * 2 + head) * 8, 8, keys.begin() + (head * 30 + p) * 8);
+    }
+  }
+  for (Index i = 0; i < 4 * 4; ++i) std::copy_n(problem.queries.begin() + i * 8, 8, queries.begin() + i * 11);
+  auto query_memory = Memory::upload(context, queries);
+  auto key_memory = Memory::upload(context, keys);
+  auto scores = Memory::upload(context, std::vector<float>(problem.active.size(), problem.poison()));
+  attention_scores(context, QueryRows<float>{query_memory.span().data(), 44, 11, 4, 8, problem.scale()},
+                   problem.first_row, problem.limits, ContiguousKeys<float>{key_memory.span().data(), 8, 240, 2},
+                   problem.active, Reduce::max, scores.span());
+  CHECK(scores.download() == problem.scores<Memory>(Reduce::max));
 }
 
 /// Many heads, and more keys than one part of a split softmax has.
@@ -422,10 +428,10 @@ void hides_keys_beyond_the_limit() {
   AttentionProblem<float> problem(1, 70, 70, 4, 300, 1);
   problem.limits = {4};
   for (std::size_t i = problem.at(problem.active[4] * 280); i < problem.keys.size(); ++i) {
-    problem.keys[i] = problem.not_a_number();
+    problem.keys[i] = problem.poison();
   }
   const std::vector<float> scores = problem.template scores<Memory>(Reduce::mean);
-  CHECK(worst_error(scores, problem.expected(Reduce::mean)) < 1e-5);
+  CHECK(worst_error(scores, problem.scores<PlainMemory>(Reduce::mean)) < 1e-5);
   CHECK(std::all_of(scores.begin() + 4, scores.end(), [](float score) { return score == 0; }));
 }
 

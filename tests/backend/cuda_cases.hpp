@@ -29,14 +29,20 @@ TEST_CASE("cuda: selects like a stable sort") { selects_like_a_stable_sort<CudaM
 TEST_CASE("cuda: selects for ragged batches") { selects_for_ragged_batches<CudaMemory>(runs(100)); }
 TEST_CASE("cuda: selects the same mass in any order") { selects_the_same_mass_in_any_order<CudaMemory>(); }
 TEST_CASE("cuda: selects only finite scores") { selects_only_finite_scores<CudaMemory>(); }
-TEST_CASE("cuda: gathers scores") { gathers_scores<CudaMemory>(); }
-TEST_CASE("cuda: makes random scores") { makes_random_scores<CudaMemory>(); }
-TEST_CASE("cuda: accumulates and pools scores") { accumulates_and_pools_scores<CudaMemory>(); }
+TEST_CASE("cuda: selects by drawn and pooled scores") { selects_by_drawn_and_pooled_scores<CudaMemory>(); }
+TEST_CASE("cuda: finds bad scores among pooled ones") { finds_bad_scores_among_pooled_ones<CudaMemory>(); }
+TEST_CASE("cuda: accumulates scores") { accumulates_scores<CudaMemory>(); }
 TEST_CASE("cuda: scores attention") {
   scores_attention<CudaMemory, float>();
   scores_attention<CudaMemory, __nv_bfloat16>();
   scores_attention<CudaMemory, __half>();
 }
+TEST_CASE("cuda: scores attention with large logits") { scores_attention_with_large_logits<CudaMemory>(); }
+TEST_CASE("cuda: scores ragged batches") {
+  scores_ragged_batches<CudaMemory, float>();
+  scores_ragged_batches<CudaMemory, __nv_bfloat16>();
+}
+TEST_CASE("cuda: honours strides of queries and keys") { honours_strides<CudaMemory>(); }
 TEST_CASE("cuda: hides keys beyond a row's limit") { hides_keys_beyond_the_limit<CudaMemory>(); }
 TEST_CASE("cuda: passes bad numbers on to the scores") { passes_bad_numbers_on<CudaMemory>(); }
 TEST_CASE("cuda: grows buffers") {

@@ -28,11 +28,17 @@ TEST_CASE("cpu: scores attention") {
   scores_attention<CpuMemory<1>, Eigen::bfloat16>();
   scores_attention<CpuMemory<1>, Eigen::half>();
 }
+TEST_CASE("cpu: scores attention with large logits") { scores_attention_with_large_logits<CpuMemory<1>>(); }
+TEST_CASE("cpu: scores ragged batches") {
+  scores_ragged_batches<CpuMemory<2>, float>();
+  scores_ragged_batches<CpuMemory<2>, Eigen::bfloat16>();
+}
+TEST_CASE("cpu: honours strides of queries and keys") { honours_strides<CpuMemory<1>>(); }
 TEST_CASE("cpu: hides keys beyond a row's limit") { hides_keys_beyond_the_limit<CpuMemory<1>>(); }
 TEST_CASE("cpu: passes bad numbers on to the scores") { passes_bad_numbers_on<CpuMemory<1>>(); }
-TEST_CASE("cpu: gathers scores") { gathers_scores<CpuMemory<1>>(); }
-TEST_CASE("cpu: makes random scores") { makes_random_scores<CpuMemory<1>>(); }
-TEST_CASE("cpu: accumulates and pools scores") { accumulates_and_pools_scores<CpuMemory<1>>(); }
+TEST_CASE("cpu: selects by drawn and pooled scores") { selects_by_drawn_and_pooled_scores<CpuMemory<1>>(); }
+TEST_CASE("cpu: finds bad scores among pooled ones") { finds_bad_scores_among_pooled_ones<CpuMemory<1>>(); }
+TEST_CASE("cpu: accumulates scores") { accumulates_scores<CpuMemory<1>>(); }
 TEST_CASE("cpu: grows buffers") {
   grows_buffers<CpuMemory<1>, float>();
   grows_buffers<CpuMemory<1>, Eigen::bfloat16>();

@@ -22,19 +22,15 @@ TEST_CASE("cuda: no allocation for work that is no larger than before, and one c
   auto scores_a = CudaMemory::upload(context, a.scores);
   auto scores_b = CudaMemory::upload(context, b.scores);
   const std::vector<SelectionTask> tasks{{a.selection, a.tokens, a.active, scores_a.span()},
-                                         {b.selection, b.tokens, b.active, scores_b.span()}};
+                                         {b.selection, b.tokens, b.active, scores_b.span(), 3}};
   KeptTokens kept;
-  const auto work = [&] {
-    pool_scores(context, 3, scores_a.span());
-    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
-    gather_scores(context, scores_a.span(), kept.of(0), scores_b.span());
-  };
+  const auto work = [&] { CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept)); };
   work();
-  const int allocations = emulation::allocations();
-  const int copies = emulation::copies_to_host();
+  const int allocations = emulation::counters().allocations;
+  const int copies = emulation::counters().copies_to_host;
   for (int round = 0; round < 20; ++round) work();
-  CHECK(emulation::allocations() == allocations);
-  CHECK(emulation::copies_to_host() == copies + 20);
+  CHECK(emulation::counters().allocations == allocations);
+  CHECK(emulation::counters().copies_to_host == copies + 20);
 }
 
 TEST_CASE("cuda: out of memory is a cuda_error, and a buffer that cannot grow stays as it was") {
@@ -50,6 +46,131 @@ TEST_CASE("cuda: out of memory is a cuda_error, and a buffer that cannot grow st
   buffer.reserve(context, 3, 3);
   CHECK(buffer.rows().rows == 4);
   emulation::fail_allocation_after(-1);
+}
+
+TEST_CASE("cuda: rows that allow it are copied in words of 16 bytes, all copies of a call in one launch") {
+  auto context = CudaMemory::make_context();
+  auto in = CudaMemory::upload(context, std::vector<__nv_bfloat16>(10 * 64));
+  auto out = CudaMemory::upload(context, std::vector<__nv_bfloat16>(10 * 64));
+  const std::vector<Index> some{1, 4, 7}, others{9, 2, 3};
+  const auto copy = [&](Index width) {
+    const Rows<const __nv_bfloat16> source(in.data(), 10, width, 64);
+    const Rows<__nv_bfloat16> target(out.span().data(), 10, width, 64);
+    const std::vector<RowCopy<__nv_bfloat16>> copies{{source, some, target, some}, {source, others, target, others}};
+    const emulation::Counters before = emulation::counters();
+    copy_rows(context, std::span<const RowCopy<__nv_bfloat16>>(copies));
+    CHECK(emulation::counters().launches == before.launches + 1);
+    return emulation::counters().threads - before.threads;
+  };
+  CHECK(copy(64) == 6 * 64 * 2 / 16);
+  CHECK(copy(62) == 6 * 62 * 2 / 4);
+  CHECK(copy(63) == 6 * 63);
+}
+
+/// Counts how often a kernel asks where a key is.
+struct CountingKeys : ContiguousKeys<float> {
+  static inline int calls = 0;
+  const float* key(Position position, Index head) const {
+    ++calls;
+    return ContiguousKeys<float>::key(position, head);
+  }
+};
+
+TEST_CASE("cuda: scoring visits each key once for up to eight rows, and holds no more than a logit for each") {
+  const AttentionProblem<float> problem(2, 8, 2, 16, 4 * 128, 7);
+  auto context = CudaMemory::make_context();
+  auto queries = CudaMemory::upload(context, problem.queries);
+  auto keys = CudaMemory::upload(context, problem.keys);
+  auto scores = CudaMemory::upload(context, std::vector<float>(problem.active.size()));
+  context.synchronize();
+  for (const std::size_t rows : {1U, 7U}) {
+    CAPTURE(rows);
+    auto fresh = CudaMemory::make_context();
+    const std::size_t bytes = emulation::counters().allocated_bytes;
+    CountingKeys::calls = 0;
+    attention_scores(fresh, problem.query_rows(queries.data()), problem.first_row,
+                     Positions(problem.limits).first(rows), CountingKeys{problem.key_view(keys.data())}, problem.active,
+                     Reduce::mean, scores.span());
+    fresh.synchronize();
+    CHECK(CountingKeys::calls == 4 * 128 * 2 * 4);  // by each of the four lanes that share it, for each key head
+    const std::size_t logits = rows * 8 * 4 * 128 * sizeof(float);
+    CHECK(emulation::counters().allocated_bytes - bytes < logits * 5 / 4 + 8192);
+  }
+}
+
+TEST_CASE("cuda: a batch is scored and selected in as many launches as one sequence, and little comes back") {
+  std::vector<int> launches, waits;
+  for (const Index count : {1, 8}) {
+    CAPTURE(count);
+    auto context = CudaMemory::make_context();
+    const AttentionProblem<float> problem(1, 4, 2, 8, 400, 1);
+    auto queries = CudaMemory::upload(context, problem.queries);
+    auto keys = CudaMemory::upload(context, problem.keys);
+    std::list<DeviceArray<float>> scores;
+    std::vector<SelectionTask> tasks;
+    for (Index i = 0; i < count; ++i) {
+      scores.push_back(CudaMemory::upload(context, std::vector<float>(problem.active.size())));
+      const Selection selection{.kind = Selection::Kind::count, .count = 100 + i};
+      tasks.push_back({selection, 400, problem.active, scores.back().span(), 3});
+    }
+    context.synchronize();
+    const emulation::Counters before = emulation::counters();
+    attention_scores(context, problem.query_rows(queries.data()), count, [&](Index i) {
+      return ScoreTask<ContiguousKeys<float>>{
+          problem.first_row, problem.limits, problem.key_view(keys.data()),
+          problem.active,    Reduce::mean,   tasks[static_cast<std::size_t>(i)].scores};
+    });
+    KeptTokens kept;
+    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
+    const emulation::Counters after = emulation::counters();
+    launches.push_back(after.launches - before.launches);
+    waits.push_back(after.waits - before.waits);
+    CHECK(after.copies_to_host == before.copies_to_host + 1);
+    CHECK(after.bytes_to_host - before.bytes_to_host <= kept.indices.size() * 4 + 16 * tasks.size() + 16);
+  }
+  CHECK(launches == std::vector<int>{4, 4});
+  CHECK(waits == std::vector<int>{1, 1});
+}
+
+TEST_CASE("cuda: pinned rows are in pinned memory, and no others") {
+  auto context = CudaMemory::make_context();
+  cuda::PinnedStorage<float> pinned(4);
+  cuda::DenseStorage<float> dense(4);
+  pinned.reserve(context, 3);
+  dense.reserve(context, 3);
+  CHECK(emulation::is_pinned(pinned.rows().data));
+  CHECK_FALSE(emulation::is_pinned(dense.rows().data));
+}
+
+TEST_CASE("cuda: rows stay on the stream that they began on") {
+  auto context = CudaMemory::make_context();
+  auto other = OwnStreamMemory::make_context();
+  cuda::Context::Buffer<float> buffer;
+  buffer.reserve(context, 2, 3);
+  CHECK_THROWS_AS(buffer.reserve(other, 1, 3), invalid_argument);
+  CHECK_NOTHROW(buffer.reserve(context, 5, 3));
+  // A pool that the contexts of two streams share.
+  const auto pool = std::make_shared<RowPool<cuda::Context, float>>(3);
+  std::vector<Index> rows(2);
+  pool->acquire(context, rows);
+  CHECK_THROWS_AS(pool->acquire(other, rows), invalid_argument);
+  CHECK(pool->rows_in_use() == 2);
+}
+
+TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") {
+  auto context = CudaMemory::make_context();
+  for (int call = 0; call < 4; ++call) {
+    auto pinned = cuda::PinnedMemory(context.stream(), 16);
+    auto device = cuda::DeviceMemory(context.stream(), 16);
+    cuda::Event event;
+    event.record(context.stream());
+    emulation::fail_call_after(call);
+    pinned = {};
+    device = {};
+    { cuda::Event gone = std::move(event); }
+    emulation::fail_call_after(-1);
+    CHECK(cudaGetLastError() == cudaSuccess);
+  }
 }
 
 }  // namespace lazyllm::test

@@ -19,6 +19,14 @@ namespace {
 
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
+/// The scores of the only sequence of a plan.
+template <class Block>
+void write_scores(const AttentionScore& score, cpu::Context& context, Block& block, const LayerPlan& plan,
+                  Index new_tokens, std::span<float> scores) {
+  ScoreRequest<AttentionScore> request{&score, 0, new_tokens, scores};
+  AttentionScore::write(context, block, plan, std::span(&request, 1));
+}
+
 }  // namespace
 
 TEST_CASE("pooling: the highest score in the window, which is cut off at both ends") {
@@ -141,7 +149,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
     for (Index window = 1; window <= 12; ++window) {
       CAPTURE(window);
       std::vector<float> scores(keys.size(), not_a_number);
-      AttentionScore{.last_queries = window, .reduce = reduce}(context, block, plan, 0, 5, scores);
+      write_scores({.last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         float expected = 0;
         float taken = 0;
@@ -170,10 +178,10 @@ TEST_CASE("AttentionScore: a block's own scores are taken as they are, and canno
   block.attend(context, plan, Rows<float>(hidden.data(), 6, model.shape().width()));
   std::vector<float> expected(6), scores(6);
   block.last_token_scores(context, plan, 0, expected);
-  AttentionScore{}(context, block, plan, 0, 6, scores);
+  write_scores({}, context, block, plan, 6, scores);
   CHECK(scores == expected);
   CHECK_THROWS_WITH_AS(
-      (AttentionScore{.last_queries = 3}(context, block, plan, 0, 6, scores)),
+      write_scores({.last_queries = 3}, context, block, plan, 6, scores),
       "lazyllm: AttentionScore: last_queries 3 is out of range: 1 for an attention block that computes "
       "its own scores",
       invalid_argument);

@@ -21,4 +21,10 @@ TEST_CASE("cuda random runs: pinned storage, half rows") {
   random_runs<CudaMemory, cuda::PinnedStorage<__half>, DeviceAttention<__half>, DeviceFeedForward<__half>>(20, true);
 }
 
+/// Beside `random runs: plain scores` on the CPU: both keep what the same reference keeps.
+TEST_CASE("cuda random runs: plain scores, so that the CPU keeps the same tokens") {
+  random_runs<CudaMemory, cuda::DenseStorage<float>, PlainlyScored<float, CudaMemory, DeviceAttention<float>>,
+              DeviceFeedForward<float>, PlainMemory>(50, false);
+}
+
 }  // namespace lazyllm::test

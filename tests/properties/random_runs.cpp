@@ -19,8 +19,9 @@ TEST_CASE("random runs: fused block") {
   random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyFusedBlock<float>>(400, true);
 }
 
-TEST_CASE("random runs: host with its own scores") {
-  random_runs<CpuMemory<>, cpu::DenseStorage<float>, TinyScoringAttention<float>, TinyFeedForward<float>>(400, false);
+TEST_CASE("random runs: plain scores, computed by the host") {
+  random_runs<CpuMemory<>, cpu::DenseStorage<float>, PlainlyScored<float, CpuMemory<>>, TinyFeedForward<float>,
+              PlainMemory>(400, false);
 }
 
 TEST_CASE("random runs: bfloat16 rows") {

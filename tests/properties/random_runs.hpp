@@ -26,15 +26,16 @@ namespace lazyllm::test {
 
 using Pruner = TokenPruner<AnyPolicy>;
 
-/// One request in both worlds: the library with an engine's caches, and the naive reference.
-template <class Memory, class Storage>
+/// One request in both worlds: the library with an engine's caches, and the naive reference with the scores of
+/// `Scorer`, a `Memory`.
+template <class Scorer, class Storage>
 struct Request {
   using T = typename Storage::value_type;
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
 
   Sequence sequence;
   TinyCache<T> cache;
-  NaiveLazy<T, Memory> naive;
+  NaiveLazy<T, Scorer> naive;
   Pruner pruner;
   AnyPolicy policy;
 };
@@ -94,7 +95,7 @@ class Random {
 };
 
 /// Runs one step of `requests` through the library; returns the logits and records the active set of every layer.
-template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock>
+template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock, class Scorer = Memory>
 struct Engine {
   using Context = typename Storage::context_type;
   using T = typename Storage::value_type;
@@ -110,7 +111,7 @@ struct Engine {
     }
   }
 
-  std::vector<typename NaiveLazy<T, Memory>::Result> run(const std::vector<Request<Memory, Storage>*>& requests,
+  std::vector<typename NaiveLazy<T, Scorer>::Result> run(const std::vector<Request<Scorer, Storage>*>& requests,
                                                          const std::vector<std::vector<Index>>& tokens) {
     std::vector<typename Step<Sequence, Pruner>::Entry> entries;
     batch.clear();
@@ -128,7 +129,7 @@ struct Engine {
       }
     }
     Memory::write(context, embeddings, hidden.data);
-    std::vector<typename NaiveLazy<T, Memory>::Result> results(requests.size());
+    std::vector<typename NaiveLazy<T, Scorer>::Result> results(requests.size());
     for (auto& layer : layers) {
       const LayerPlan plan = step.plan();
       for (std::size_t s = 0; s < requests.size(); ++s) {
@@ -152,8 +153,8 @@ struct Engine {
 };
 
 /// The invariant of docs/design.md, looked up in the engine's own counts and the naive reference.
-template <class Memory, class Storage>
-void check_invariant(Request<Memory, Storage>& request) {
+template <class Scorer, class Storage>
+void check_invariant(Request<Scorer, Storage>& request) {
   const Index layers = request.sequence.layers();
   Index parked = 0;
   bool holds = true;
@@ -173,7 +174,8 @@ void check_invariant(Request<Memory, Storage>& request) {
 
 /// Random batches of random requests with random schedules, grown by random steps, truncated and forked at random:
 /// every step must agree with the naive reference bit for bit.
-template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock = NoFeedForward>
+template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock = NoFeedForward,
+          class Scorer = Memory>
 void random_runs(unsigned seeds, bool any_score) {
   using T = typename Storage::value_type;
   Index pruned = 0;
@@ -185,20 +187,21 @@ void random_runs(unsigned seeds, bool any_score) {
     const TinyModel model({.layers = random.between(1, 6), .heads = 4, .kv_heads = kv_heads, .head_width = 4}, seed);
     const Index layers = model.shape().layers;
     constexpr Index capacity = 60;
-    Engine<Memory, Storage, AttentionBlock, FeedForwardBlock> engine(model, static_cast<int>(random.between(1, 2)));
+    Engine<Memory, Storage, AttentionBlock, FeedForwardBlock, Scorer> engine(model,
+                                                                             static_cast<int>(random.between(1, 2)));
     auto empty = Storage(model.shape().width());
-    std::list<Request<Memory, Storage>> requests;
+    std::list<Request<Scorer, Storage>> requests;
     const Index count = random.between(1, 3);
     for (Index i = 0; i < count; ++i) {
       AnyPolicy policy = random.policy(layers);
       requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())),
-                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T, Memory>(model),
+                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T, Scorer>(model),
                           Pruner(policy, any_score ? random.score() : AttentionScore{}), policy});
     }
     for (Index turn = random.between(2, 8); turn > 0; --turn) {
-      std::vector<Request<Memory, Storage>*> members;
+      std::vector<Request<Scorer, Storage>*> members;
       std::vector<std::vector<Index>> tokens;
-      for (Request<Memory, Storage>& request : requests) {
+      for (Request<Scorer, Storage>& request : requests) {
         if (random.chance(0.2) || request.sequence.length() + 20 > capacity) continue;
         members.push_back(&request);
         tokens.push_back(random.tokens(random.chance(0.5) ? 1 : random.between(1, 20), model.shape().vocab));
@@ -213,7 +216,7 @@ void random_runs(unsigned seeds, bool any_score) {
         pruned += std::ssize(expected.active.front()) - std::ssize(expected.active.back());
         check_invariant(*members[s]);
       }
-      for (Request<Memory, Storage>& request : requests) {
+      for (Request<Scorer, Storage>& request : requests) {
         if (random.chance(0.1)) {
           const Index length = random.between(0, request.sequence.length());
           request.sequence.truncate(length);
@@ -223,7 +226,7 @@ void random_runs(unsigned seeds, bool any_score) {
         }
       }
       if (random.chance(0.2) && requests.size() < 4) {
-        Request<Memory, Storage>& parent = requests.front();
+        Request<Scorer, Storage>& parent = requests.front();
         requests.push_back(
             {parent.sequence.fork(engine.context), parent.cache, parent.naive, parent.pruner, parent.policy});
         check_invariant(requests.back());

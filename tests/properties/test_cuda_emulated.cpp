@@ -4,47 +4,100 @@
 
 namespace lazyllm::test {
 
-/// Every allocation of a run fails once: the step is aborted, its sequence goes back to tokens that it still has whole,
-/// and gives the logits of the naive reference when it is fed again from there.
-TEST_CASE("cuda: a step without memory leaves a sequence that can go on") {
-  using Storage = cuda::PooledStorage<float>;
+/// A short run of two sequences in which something fails, once: the step is aborted, both sequences go back to tokens
+/// that they still have whole, and give the logits of the naive reference when they are fed again from there. Returns
+/// whether anything failed.
+template <class Storage>
+bool survives_a_failure(const std::function<void()>& arm, const std::function<void()>& disarm) {
   using Member = Request<CudaMemory, Storage>;
-  const TinyModel model({.layers = 4}, 3);
-  const Pruner pruner(AnyPolicy(KeepFraction(Schedule{{1, 0.6}, {2, 0.5}})));
+  const TinyModel model({.layers = 4, .heads = 2, .kv_heads = 1, .head_width = 4}, 3);
+  const AnyPolicy policy = KeepFraction(Schedule{{1, 0.6}, {2, 0.5}});
   const std::vector<std::vector<Index>> turns{{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}, {9}, {7, 30, 2}, {4}};
-  int failures = 0;
-  for (int allocation = 0; failures == allocation; ++allocation) {
-    CAPTURE(allocation);
-    Engine<CudaMemory, Storage, DeviceAttention<float>, DeviceFeedForward<float>> engine(model, 1);
-    Member member{Member::Sequence(4, AuxCache(Storage(model.shape().width()))), TinyCache<float>(model.shape(), 40),
-                  NaiveLazy<float, CudaMemory>(model), pruner, KeepFraction(Schedule{{1, 0.6}, {2, 0.5}})};
-    std::vector<Index> fed;
-    cuda_emulation::fail_allocation_after(allocation);
-    for (std::size_t turn = 0; turn < turns.size(); ++turn) {
-      try {
-        engine.run({&member}, {turns[turn]});
-        fed.insert(fed.end(), turns[turn].begin(), turns[turn].end());
-      } catch (const cuda_error&) {
-        ++failures;
-        cuda_emulation::fail_allocation_after(-1);
-        engine.step.abort();  // where it was not the step that failed but what filled its rows
-        for (std::size_t done = 0; done < turn; ++done) member.naive.step(turns[done], member.policy);
-        const Index length = member.sequence.length();
-        CHECK(length <= std::ssize(fed));
-        member.cache.truncate(length);
-        member.naive.truncate(length);
-        check_invariant(member);
-        fed.insert(fed.end(), turns[turn].begin(), turns[turn].end());
-        fed.erase(fed.begin(), fed.begin() + length);
-        const auto result = engine.run({&member}, {fed}).front();
-        const auto expected = member.naive.step(fed, member.policy);
-        CHECK(result.active == expected.active);
-        CHECK(result.logits == expected.logits);
-        check_invariant(member);
-        break;
-      }
+  Engine<CudaMemory, Storage, DeviceAttention<float>, DeviceFeedForward<float>> engine(model, 1);
+  std::list<Member> members;
+  for (const AttentionScore& score :
+       {AttentionScore{}, AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3}}) {
+    members.push_back({typename Member::Sequence(4, AuxCache(Storage(model.shape().width()))),
+                       TinyCache<float>(model.shape(), 40), NaiveLazy<float, CudaMemory>(model), Pruner(policy, score),
+                       policy});
+  }
+  const std::vector<Member*> batch{&members.front(), &members.back()};
+  std::vector<Index> fed;
+  bool failed = false;
+  arm();
+  for (std::size_t turn = 0; turn < turns.size() && !failed; ++turn) {
+    const std::size_t before = fed.size();
+    fed.insert(fed.end(), turns[turn].begin(), turns[turn].end());
+    try {
+      engine.run(batch, {turns[turn], turns[turn]});
+      continue;
+    } catch (const cuda_error&) {
+      failed = true;
     }
-    cuda_emulation::fail_allocation_after(-1);
+    disarm();
+    engine.step.abort();  // where it was not the step that failed but what filled its rows
+    CHECK(cudaGetLastError() == cudaSuccess);
+    // Where the step had ended and it was reading its rows that failed, it counts.
+    const bool ended = members.front().sequence.steps() > static_cast<Index>(turn);
+    std::vector<std::vector<Index>> again;
+    for (Member* member : batch) {
+      for (std::size_t done = 0; done < turn + (ended ? 1 : 0); ++done) {
+        member->naive.step(turns[done], member->policy, member->pruner.score());
+      }
+      const Index length = member->sequence.length();
+      CHECK(length <= static_cast<Index>(ended ? fed.size() : before));
+      member->cache.truncate(length);
+      member->naive.truncate(length);
+      check_invariant(*member);
+      again.emplace_back(fed.begin() + length, fed.end());
+    }
+    if (ended) break;
+    const auto results = engine.run(batch, again);
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      const auto expected = batch[s]->naive.step(again[s], policy, batch[s]->pruner.score());
+      CHECK(results[s].active == expected.active);
+      CHECK(results[s].logits == expected.logits);
+      check_invariant(*batch[s]);
+    }
+  }
+  disarm();
+  return failed;
+}
+
+/// Lets each allocation of a run fail in turn.
+template <class Storage>
+void survives_each_failing_allocation() {
+  int allocation = 0;
+  const auto arm = [&] { cuda_emulation::fail_allocation_after(allocation); };
+  const auto disarm = [] { cuda_emulation::fail_allocation_after(-1); };
+  while (survives_a_failure<Storage>(arm, disarm)) ++allocation;
+  CHECK(allocation > 10);
+}
+
+TEST_CASE("cuda: steps without memory leave sequences that can go on, dense storage") {
+  survives_each_failing_allocation<cuda::DenseStorage<float>>();
+}
+
+TEST_CASE("cuda: steps without memory leave sequences that can go on, pooled storage") {
+  survives_each_failing_allocation<cuda::PooledStorage<float>>();
+}
+
+TEST_CASE("cuda: steps without memory leave sequences that can go on, pinned storage") {
+  survives_each_failing_allocation<cuda::PinnedStorage<float>>();
+}
+
+/// Copies, waits, events and launches too; those that only free memory have nothing to report.
+TEST_CASE("cuda: every call that fails is a cuda_error, and leaves sequences that can go on") {
+  int call = 0;
+  int failures = 0;
+  int last_call = 1;
+  const auto arm = [&] { cuda_emulation::fail_call_after(call); };
+  const auto disarm = [] { cuda_emulation::fail_call_after(-1); };
+  for (const int step = runs(100) < 100 ? 29 : 3; call < last_call; call += step) {
+    CAPTURE(call);
+    const int before = cuda_emulation::counters().calls;
+    failures += survives_a_failure<cuda::PooledStorage<float>>(arm, disarm);
+    if (call == 0) last_call = cuda_emulation::counters().calls - before;
   }
   CHECK(failures > 10);
 }
@@ -52,55 +105,155 @@ TEST_CASE("cuda: a step without memory leaves a sequence that can go on") {
 /// A host without arithmetic that computes its own scores.
 struct ScoringBlock {
   Index layer;
-  std::uint64_t* seed;  // of the step
+  const std::uint64_t* seed;  // of the step
+  const float* numbers;
 
   void attend(cuda::Context&, const LayerPlan&, Rows<float>) {}
   void last_token_scores(cuda::Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
     std::vector<float> values;
     for (const Position p : plan.sequence(s).keys) {
-      values.push_back(random_score(*seed + static_cast<std::uint64_t>(layer), p));
+      values.push_back(random_score(*seed + static_cast<std::uint64_t>(layer + 100 * s), p));
     }
     CudaMemory::write(context, values, scores.data());
   }
 };
 
-TEST_CASE("cuda: steps like earlier ones allocate nothing, and copy to the host once for each pruning layer") {
+/// A host without arithmetic that has the library score other queries and keys in each step.
+struct ScoredBlock {
+  Index layer;
+  const std::uint64_t* seed;
+  const float* numbers;  // on the device
+
+  static constexpr Index size = 32000;
+  void attend(cuda::Context&, const LayerPlan&, Rows<float>) {}
+  QueryRows<float> queries(const LayerPlan&) const {
+    return {numbers + static_cast<Index>(*seed % 100) * 32, 32, 8, 4, 8, 1};
+  }
+  ContiguousKeys<float> keys(const LayerPlan&, Index s) const { return {numbers + 100 * s + layer * 16, 16, 8, 2}; }
+};
+
+/// Steps of several sequences on a context, with hidden rows that say where they come from.
+template <class Block>
+struct IdleEngine {
   using Sequence = cuda::Sequence<float, cuda::PooledStorage>;
-  const Schedule schedule{{1, 0.5}, {3, 0.5}};
-  const std::vector<AttentionScore> scores{{}, {.over_layers = true, .pooling = 3}};
-  for (const AnyPolicy& policy : {AnyPolicy(KeepFraction(schedule)), AnyPolicy(KeepMass(schedule))}) {
-    for (const AttentionScore& score : scores) {
+  using Batch = Step<Sequence, TokenPruner<AnyPolicy>>;
+
+  IdleEngine(cuda::Context& engine_context, Index sequence_count, const AnyPolicy& policy, const AttentionScore& score)
+      : context(engine_context), numbers(context, random_numbers()), pruner(policy, score) {
+    for (Index s = 0; s < sequence_count; ++s) sequences.emplace_back(5, 4);
+    for (Index layer = 0; layer < 5; ++layer) layers.emplace_back(Block{layer, &seed, numbers.data()});
+  }
+
+  static std::vector<float> random_numbers() {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(ScoredBlock::size);
+    for (float& value : values) value = normal(random);
+    return values;
+  }
+
+  void begin(Index tokens) {
+    ++seed;
+    std::vector<typename Batch::Entry> entries;
+    for (Sequence& sequence : sequences) entries.push_back({&sequence, &pruner, tokens});
+    const Rows<float> hidden = step.begin(context, entries);
+    std::vector<float> values(static_cast<std::size_t>(hidden.rows * hidden.width));
+    std::iota(values.begin(), values.end(), static_cast<float>(1000 * seed));
+    CudaMemory::write(context, values, hidden.data);
+  }
+
+  void run(Index tokens) {
+    begin(tokens);
+    for (auto& layer : layers) layer.forward(context, step);
+    step.end();
+    revived += step.stats().revived();
+  }
+
+  /// A prompt and some decode steps.
+  void generate() {
+    seed = 0;
+    for (Sequence& sequence : sequences) sequence.clear();
+    run(100);
+    for (int i = 0; i < 6; ++i) run(1);
+  }
+
+  cuda::Context& context;
+  DeviceArray<float> numbers;
+  TokenPruner<AnyPolicy> pruner;
+  std::list<Sequence> sequences = {};
+  std::uint64_t seed = 0;
+  std::vector<LazyDecoderLayer<Block>> layers = {};
+  Batch step = {};
+  Index revived = 0;
+};
+
+const Schedule two_points{{1, 0.5}, {3, 0.5}};
+
+/// With `most_launches` in a step, whatever the number of sequences.
+template <class Block>
+void allocates_nothing_and_launches_little(const AttentionScore& score, int most_launches) {
+  for (const AnyPolicy& policy : {AnyPolicy(KeepFraction(two_points)), AnyPolicy(KeepMass(two_points))}) {
+    for (const Index sequences : {1, 8}) {
+      CAPTURE(sequences);
       auto context = CudaMemory::make_context();
-      std::uint64_t seed = 0;
-      std::vector<LazyDecoderLayer<ScoringBlock>> layers;
-      for (Index layer = 0; layer < 5; ++layer) layers.emplace_back(ScoringBlock{layer, &seed});
-      const TokenPruner<AnyPolicy> pruner(policy, score);
-      Sequence a(5, 4), b(5, 4);
-      Step<Sequence, TokenPruner<AnyPolicy>> step;
-      Index revived = 0;
-      const auto run = [&](Index tokens) {
-        ++seed;
-        const std::vector<decltype(step)::Entry> entries{{&a, &pruner, tokens}, {&b, &pruner, (tokens + 1) / 2}};
-        step.begin(context, entries);
-        for (auto& layer : layers) layer.forward(context, step);
-        step.end();
-        revived += step.stats().revived();
-      };
-      const auto generate = [&] {
-        seed = 0;
-        a.clear();
-        b.clear();
-        run(100);
-        for (int i = 0; i < 6; ++i) run(1);
-      };
-      generate();
-      const int allocations = cuda_emulation::allocations();
-      const int copies = cuda_emulation::copies_to_host();
-      generate();
-      CHECK(revived > 0);
-      CHECK(cuda_emulation::allocations() == allocations);
-      CHECK(cuda_emulation::copies_to_host() == copies + 2 * 7);
+      IdleEngine<Block> engine(context, sequences, policy, score);
+      engine.generate();
+      const cuda_emulation::Counters before = cuda_emulation::counters();
+      engine.generate();
+      const cuda_emulation::Counters after = cuda_emulation::counters();
+      CHECK(engine.revived > 0);
+      CHECK(after.allocations == before.allocations);
+      CHECK(after.copies_to_host == before.copies_to_host + 2 * 7);
+      CHECK(after.waits == before.waits + 2 * 7);
+      CHECK(after.launches - before.launches <= 7 * most_launches);
+      CHECK(cuda_emulation::idle(nullptr));  // nothing has gone to the default stream
     }
+  }
+}
+
+TEST_CASE("cuda: steps like earlier ones allocate nothing, and wait, copy back and launch a constant number of times") {
+  const AttentionScore plain, summed{.over_layers = true, .pooling = 3};
+  const AttentionScore window{.last_queries = 5, .reduce = Reduce::max};
+  // At each of two layers: select and move rows; at the last layer the last rows.
+  constexpr int pruning = 2 * 2 + 1;
+  allocates_nothing_and_launches_little<ScoringBlock>(plain, pruning);
+  allocates_nothing_and_launches_little<ScoredBlock>(plain, pruning + 2 * 2);
+  allocates_nothing_and_launches_little<ScoredBlock>(window, pruning + 2 * 2);
+  // Scores and sums in four layers; pools and moves sums where it prunes.
+  allocates_nothing_and_launches_little<ScoredBlock>(summed, pruning + 4 * 3 + 2 * 2);
+}
+
+/// The library keeps nothing outside its objects: two contexts on two streams, whose work runs whenever each of them is
+/// waited for, do what they do alone.
+TEST_CASE("cuda: two contexts on two streams, layer by layer in turn") {
+  const auto rows_of = [](auto& engine) { return CudaMemory::read(engine.context, engine.step.end()); };
+  auto first_context = OwnStreamMemory::make_context();
+  auto second_context = OwnStreamMemory::make_context();
+  auto lone_context = OwnStreamMemory::make_context();
+  const AttentionScore score{.last_queries = 3, .over_layers = true, .pooling = 3};
+  IdleEngine<ScoredBlock> first(first_context, 3, KeepFraction(two_points), score);
+  IdleEngine<ScoredBlock> second(second_context, 2, KeepMass(two_points), {});
+  IdleEngine<ScoredBlock> first_alone(lone_context, 3, KeepFraction(two_points), score);
+  IdleEngine<ScoredBlock> second_alone(lone_context, 2, KeepMass(two_points), {});
+  for (const Index tokens : {60, 1, 1, 5, 1}) {
+    first.begin(tokens);
+    second.begin(tokens);
+    for (std::size_t layer = 0; layer < 5; ++layer) {
+      first.layers[layer].forward(first_context, first.step);
+      second.layers[layer].forward(second_context, second.step);
+    }
+    CHECK_FALSE(cuda_emulation::idle(first_context.stream()));
+    const std::vector<float> second_rows = rows_of(second);
+    CHECK_FALSE(cuda_emulation::idle(first_context.stream()));  // waiting for one does not wait for the other
+    const std::vector<float> first_rows = rows_of(first);
+    for (auto* alone : {&first_alone, &second_alone}) {
+      alone->begin(tokens);
+      for (auto& layer : alone->layers) layer.forward(lone_context, alone->step);
+    }
+    CHECK(first_rows == rows_of(first_alone));
+    CHECK(second_rows == rows_of(second_alone));
+    CHECK(first.step.stats().revived() == first_alone.step.stats().revived());
+    CHECK(second.step.stats().revived() == second_alone.step.stats().revived());
   }
 }
 

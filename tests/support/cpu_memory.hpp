@@ -1,20 +1,13 @@
 #pragma once
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
+#include "support/plain_scores.hpp"
 
 namespace lazyllm::test {
-
-template <class T>
-struct HostArray {
-  std::span<T> span() { return values; }
-  const std::vector<T>& download() const { return values; }
-  std::vector<T> values;
-};
 
 /// The CPU backend as tests for any backend see it.
 template <int default_threads = 1>

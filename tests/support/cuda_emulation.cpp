@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -16,9 +17,6 @@ namespace {
 struct Stream {
   std::deque<std::function<void()>> work;
   std::size_t enqueued = 0;
-  int allocations = 0;
-  int failing_allocation = -1;
-  int copies_to_host = 0;
 
   void run_until(std::size_t number) {
     while (enqueued - work.size() < number) {
@@ -27,16 +25,47 @@ struct Stream {
       next();
     }
   }
-  ~Stream() { run_until(enqueued); }
+  void run_all() { run_until(enqueued); }
 };
 
-Stream& stream() {
-  static Stream stream;
-  return stream;
+/// The end of the work that is on a stream at some time.
+struct EventMark {
+  Stream* stream;
+  std::size_t number;
+};
+
+struct Everything {
+  ~Everything() {
+    for (Stream& stream : streams) stream.run_all();
+  }
+
+  std::deque<Stream> streams = std::deque<Stream>(1);  // the first is the default stream
+  std::set<const void*> pinned;
+  Counters counters;
+  int failing_allocation = -1;
+  int failing_call = -1;
+  cudaError_t last_error = cudaSuccess;
+};
+
+Everything& everything() {
+  static Everything everything;
+  return everything;
 }
 
+Stream& stream_of(cudaStream_t stream) {
+  return stream == nullptr ? everything().streams.front() : *reinterpret_cast<Stream*>(stream);
+}
+
+cudaError_t failed(cudaError_t code) { return everything().last_error = code; }
+
+/// Counts a call; its result.
+cudaError_t call() { return fails() ? failed(cudaErrorUnknown) : cudaSuccess; }
+
 cudaError_t allocate(void** memory, std::size_t bytes) {
-  if (stream().allocations++ == stream().failing_allocation) return cudaErrorMemoryAllocation;
+  const cudaError_t code = call();
+  if (everything().counters.allocations++ == everything().failing_allocation) return failed(cudaErrorMemoryAllocation);
+  if (code != cudaSuccess) return code;
+  everything().counters.allocated_bytes += bytes;
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*memory, 0xff, bytes);  // floats of all types that are not a number
   return cudaSuccess;
@@ -87,10 +116,18 @@ bool release(unsigned first, unsigned last, State barrier) {
 
 }  // namespace
 
-void enqueue(std::function<void()> work) {
-  stream().work.push_back(std::move(work));
-  ++stream().enqueued;
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream_of(stream).work.push_back(std::move(work));
+  ++stream_of(stream).enqueued;
 }
+
+void launched(std::uint64_t threads) {
+  if (fails()) throw cuda_error("lazyllm: kernel launch: unknown error");
+  ++everything().counters.launches;
+  everything().counters.threads += threads;
+}
+
+bool fails() { return everything().counters.calls++ == everything().failing_call; }
 
 void run_block(unsigned threads, const std::function<void()>& body) {
   thread_body = &body;
@@ -127,10 +164,17 @@ const std::uint64_t* exchange(std::uint64_t value) {
   return values;
 }
 
-void fail_allocation_after(int count) { stream().failing_allocation = count < 0 ? -1 : stream().allocations + count; }
+void fail_allocation_after(int count) {
+  everything().failing_allocation = count < 0 ? -1 : everything().counters.allocations + count;
+}
 
-int allocations() { return stream().allocations; }
-int copies_to_host() { return stream().copies_to_host; }
+void fail_call_after(int count) { everything().failing_call = count < 0 ? -1 : everything().counters.calls + count; }
+
+const Counters& counters() { return everything().counters; }
+
+bool is_pinned(const void* memory) { return everything().pinned.contains(memory); }
+
+bool idle(cudaStream_t stream) { return stream_of(stream).work.empty(); }
 
 }  // namespace lazyllm::test::cuda_emulation
 
@@ -144,47 +188,64 @@ extern "C" {
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
   return emulation::allocate(memory, bytes);
 }
-cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return emulation::allocate(memory, bytes); }
-cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
-  emulation::enqueue([=] { std::free(memory); });
-  return cudaSuccess;
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
+  const cudaError_t code = emulation::allocate(memory, bytes);
+  if (code == cudaSuccess) emulation::everything().pinned.insert(*memory);
+  return code;
+}
+// What waits or frees does so even where it reports an error, which on a device would be that of earlier work.
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  emulation::enqueue(stream, [=] { std::free(memory); });
+  return emulation::call();
 }
 cudaError_t cudaFreeHost(void* memory) {
+  emulation::everything().pinned.erase(memory);
   std::free(memory);
-  return cudaSuccess;
+  return emulation::call();
 }
-cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-  emulation::stream().copies_to_host += kind == cudaMemcpyDeviceToHost;
-  emulation::enqueue([=] { std::memcpy(target, source, bytes); });
+cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  if (kind == cudaMemcpyDeviceToHost) {
+    ++emulation::everything().counters.copies_to_host;
+    emulation::everything().counters.bytes_to_host += bytes;
+  }
+  emulation::enqueue(stream, [=] { std::memcpy(target, source, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
+  *stream = reinterpret_cast<cudaStream_t>(&emulation::everything().streams.emplace_back());
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  emulation::stream().run_until(emulation::stream().enqueued);
-  return cudaSuccess;
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  ++emulation::everything().counters.waits;
+  emulation::stream_of(stream).run_all();
+  return emulation::call();
 }
-// An event is the number of works before it.
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(new std::size_t(0));
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  *event = reinterpret_cast<cudaEvent_t>(new emulation::EventMark{});
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  *reinterpret_cast<std::size_t*>(event) = emulation::stream().enqueued;
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  emulation::Stream& marked = emulation::stream_of(stream);
+  *reinterpret_cast<emulation::EventMark*>(event) = {&marked, marked.enqueued};
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  emulation::stream().run_until(*reinterpret_cast<std::size_t*>(event));
-  return cudaSuccess;
+  const auto& mark = *reinterpret_cast<emulation::EventMark*>(event);
+  if (mark.stream != nullptr) mark.stream->run_until(mark.number);
+  return emulation::call();
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete reinterpret_cast<std::size_t*>(event);
-  return cudaSuccess;
+  delete reinterpret_cast<emulation::EventMark*>(event);
+  return emulation::call();
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "out of memory"; }
+cudaError_t cudaGetLastError() { return std::exchange(emulation::everything().last_error, cudaSuccess); }
+const char* cudaGetErrorString(cudaError_t code) {
+  return code == cudaErrorMemoryAllocation ? "out of memory" : "unknown error";
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;

@@ -33,8 +33,33 @@ inline dim3 blockDim;
 
 namespace lazyllm::test::cuda_emulation {
 
-/// Puts work on the one stream that there is.
-void enqueue(std::function<void()> work);
+/// What has happened so far, on all streams.
+struct Counters {
+  int calls = 0;  ///< of the runtime, launches among them, that may fail
+  int allocations = 0;
+  std::size_t allocated_bytes = 0;
+  int launches = 0;           ///< of kernels, Thrust's among them
+  std::uint64_t threads = 0;  ///< of these launches; of Thrust's, elements
+  int copies_to_host = 0;
+  std::size_t bytes_to_host = 0;
+  int waits = 0;  ///< for a whole stream
+};
+const Counters& counters();
+
+/// Puts work on a stream. Each stream's work runs when it is waited for, and no other's with it.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+/// Counts a launch. Throws `cuda_error` if it is the one to fail.
+void launched(std::uint64_t threads);
+
+/// Counts a call, and says whether it is the one to fail.
+bool fails();
+
+/// Whether nothing is left to run on the stream.
+bool idle(cudaStream_t stream);
+
+/// Whether the memory has been allocated as pinned host memory.
+bool is_pinned(const void* memory);
 
 /// Runs `body` by `threads` threads, which may wait for each other. Throws `std::logic_error` if they wait for ever.
 void run_block(unsigned threads, const std::function<void()>& body);
@@ -45,11 +70,8 @@ const std::uint64_t* exchange(std::uint64_t value);
 /// Makes the allocation after the next `count` ones fail, host or device; -1 for none.
 void fail_allocation_after(int count);
 
-/// Allocations so far.
-int allocations();
-
-/// Copies to the host that have been enqueued so far.
-int copies_to_host();
+/// Makes the call after the next `count` ones fail, of those that may; -1 for none.
+void fail_call_after(int count);
 
 template <class T>
 T value_of(std::uint64_t bits) {
@@ -101,14 +123,17 @@ T atomicAdd(T* target, T value) {
 namespace lazyllm::cuda::detail {
 
 template <class Function>
-void for_each(Context&, std::uint32_t count, Function function) {
-  test::cuda_emulation::enqueue(
-      [=] { thrust::for_each_n(thrust::device, thrust::counting_iterator<std::uint32_t>(0), count, function); });
+void for_each(Context& context, std::uint32_t count, Function function) {
+  test::cuda_emulation::launched(count);
+  test::cuda_emulation::enqueue(context.stream(), [=] {
+    thrust::for_each_n(thrust::device, thrust::counting_iterator<std::uint32_t>(0), count, function);
+  });
 }
 
 template <class... Parameters, class... Arguments>
-void launch(Context&, dim3 blocks, unsigned threads, void (*kernel)(Parameters...), Arguments... arguments) {
-  test::cuda_emulation::enqueue([=] {
+void launch(Context& context, dim3 blocks, unsigned threads, void (*kernel)(Parameters...), Arguments... arguments) {
+  test::cuda_emulation::launched(std::uint64_t{threads} * blocks.x * blocks.y);
+  test::cuda_emulation::enqueue(context.stream(), [=] {
     blockDim = dim3(threads);
     for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
       for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {

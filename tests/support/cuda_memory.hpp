@@ -71,4 +71,13 @@ struct CudaMemory {
   }
 };
 
+/// The same with a stream of its own for each context; the streams stay until the program ends.
+struct OwnStreamMemory : CudaMemory {
+  static cuda::Context make_context(int = 1) {
+    cudaStream_t stream = nullptr;
+    cuda::detail::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    return cuda::Context(stream);
+  }
+};
+
 }  // namespace lazyllm::test

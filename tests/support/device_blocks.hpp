@@ -44,6 +44,11 @@ struct DeviceAttention {
 };
 
 template <class T>
+const TinyAttention<T>& on_host(const DeviceAttention<T>& block) {
+  return block.block;
+}
+
+template <class T>
 struct DeviceFeedForward {
   const TinyModel* model;
   Index layer;

@@ -11,6 +11,7 @@
 #include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/importance/queries.hpp"
 #include "lazyllm/kv/contiguous_keys.hpp"
+#include "support/plain_scores.hpp"
 
 /// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in
 /// the batch. The reference engine of the tests.
@@ -294,6 +295,38 @@ struct TinyFusedBlock : TinyAttention<T> {
     TinyAttention<T>::attend(context, plan, hidden);
     TinyFeedForward<T>{this->model, this->layer}.feed_forward(context, hidden);
   }
+};
+
+/// Where a block's queries and keys lie on the host.
+template <class T>
+const TinyAttention<T>& on_host(const TinyAttention<T>& block) {
+  return block;
+}
+
+/// A host whose scores are the plain ones, whatever the backend of `Memory`.
+template <class T, class Memory, class Block = TinyAttention<T>>
+class PlainlyScored {
+ public:
+  PlainlyScored(const TinyModel* model, Index layer, const TinyBatch<T>* batch) : block_{model, layer, batch} {}
+
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
+    block_.attend(context, plan, hidden);
+  }
+
+  template <class Context>
+  void last_token_scores(Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
+    const SequencePlan part = plan.sequence(s);
+    PlainScores plain;
+    std::vector<float> values(scores.size());
+    attention_scores(plain, on_host(block_).queries(plan), part.first_row + std::ssize(part.positions) - 1,
+                     part.key_limits.last(1), on_host(block_).keys(plan, s), part.keys, Reduce::mean,
+                     std::span<float>(values));
+    Memory::write(context, values, scores.data());
+  }
+
+ private:
+  Block block_;
 };
 
 /// A host that computes its own scores and exposes nothing else.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "examples/llama/calibrate/search.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/sampler.hpp"
 
 namespace lazyllm::llama {

@@ -12,9 +12,8 @@
 
 #include "examples/llama/evaluate/filters.hpp"
 #include "examples/llama/evaluate/method.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/log_probabilities.hpp"
-#include "examples/llama/model/model.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/generation.hpp"
 #include "examples/llama/program/timing.hpp"

@@ -15,7 +15,7 @@
 #include "examples/llama/evaluate/reader.hpp"
 #include "examples/llama/evaluate/result_log.hpp"
 #include "examples/llama/evaluate/summary.hpp"
-#include "examples/llama/model/model.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"

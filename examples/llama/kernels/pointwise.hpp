@@ -3,10 +3,9 @@
 #include <Eigen/Core>
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include "examples/llama/checkpoint/model_config.hpp"
 #include "examples/llama/checkpoint/tensor.hpp"
+#include "examples/llama/kernels/rotary_table.hpp"
 #include "lazyllm/core/positions.hpp"
 #include "lazyllm/core/rows.hpp"
 
@@ -17,29 +16,6 @@ namespace lazyllm::llama {
 /// out = weight * x / sqrt(mean(x^2) + epsilon) for each row. `weight` `[width]`; `out` may be `x`.
 template <class T>
 void rms_norm(Rows<const T> x, std::span<const float> weight, float epsilon, Rows<T> out, int threads);
-
-/// Cosines and sines of the rotary angles, computed once for each position.
-class RotaryTable {
- public:
-  /// `head_width` is even; `interleaved` rotates the elements (2i, 2i+1) of a head, else (i, i + head_width / 2).
-  RotaryTable(Index head_width, double theta, const RopeScaling& scaling, bool interleaved);
-
-  /// Makes the positions below `positions` available. Not to be called while others read the table.
-  void reserve(Index positions);
-
-  Index positions() const { return positions_; }
-  Index head_width() const { return 2 * static_cast<Index>(frequencies_.size()); }
-  bool interleaved() const { return interleaved_; }
-
-  const float* cosines(Index position) const { return angles_.data() + position * head_width(); }  ///< `[head_width/2]`
-  const float* sines(Index position) const { return cosines(position) + head_width() / 2; }        ///< `[head_width/2]`
-
- private:
-  std::vector<double> frequencies_;  // radians per position
-  std::vector<float> angles_;        // [positions x (cosines, sines)]
-  Index positions_ = 0;
-  bool interleaved_;
-};
 
 /// Rotates rows `[rows x heads * head_width]`, of queries or keys or both side by side, in place. Row i is at
 /// `positions[i]`, which `table` must have.

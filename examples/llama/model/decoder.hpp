@@ -1,149 +1,204 @@
 #pragma once
 
-#include <functional>
+#include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "examples/llama/model/blocks.hpp"
 #include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/layer_observer.hpp"
 #include "examples/llama/model/model.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/lazyllm.hpp"
+#include "lazyllm/layer/lazy_decoder_layer.hpp"
+#include "lazyllm/layer/step.hpp"
+#include "lazyllm/policy/policies.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
 
 namespace lazyllm::llama {
 
-/// Called before each layer runs, with its plan.
-using LayerObserver = std::function<void(const LayerPlan&)>;
-
-/// What both decoders have: one sequence's caches and the buffers that a forward pass needs.
-template <class T>
+/// What both decoders have: the caches of one or more sequences and the buffers that a forward pass needs.
+template <class T, class Device = CpuDevice>
 class DecoderState {
  public:
-  DecoderState(const Model<T>& model, Index capacity, int threads)
-      : model_(&model),
-        context_(threads),
-        cache_(model.make_cache(capacity)),
-        shared_{&model, {&cache_}, model.rotary()} {
-    shared_.rotary.reserve(capacity);
+  using Context = typename Device::Context;
+  using Execution = typename Device::Execution;
+
+  DecoderState(const Model<T, Device>& model, const KvRoom& room, Execution execution)
+      : model_(&model), context_(execution), room_(room), shared_(context_, model, room) {
+    logits_.reserve(context_, room.sequences, model.config().vocab);
   }
   DecoderState(const DecoderState&) = delete;
   DecoderState& operator=(const DecoderState&) = delete;
 
   double operations() const { return shared_.operations; }  ///< floating-point operations of all steps so far
-  Index kv_bytes() const { return cache_.bytes(); }
+  const KvRoom& room() const { return room_; }
+  Index kv_bytes() const { return shared_.attention.kv_bytes(); }  ///< of all sequences
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
 
  protected:
-  /// Checks that the step fits; nothing has changed when it throws.
-  void check(Index history, std::span<const TokenId> tokens) const {
-    check_length(model_->config(), history + std::ssize(tokens));
-    if (history + std::ssize(tokens) > cache_.capacity()) {
-      detail::fail("a sequence of ", history + std::ssize(tokens), " tokens is out of range 1 to ", cache_.capacity(),
-                   ", the capacity of the KV cache");
+  /// Checks that the step fits, and joins its tokens; nothing else has changed when it throws. `history(s)` is the
+  /// length of sequence s.
+  template <class History>
+  void start(std::span<const Tokens> tokens, const History& history) {
+    if (std::ssize(tokens) != room_.sequences) {
+      detail::fail("a step of ", tokens.size(), " sequences, the decoder has ", room_.sequences);
     }
-    model_->check(tokens);
+    tokens_.clear();
+    for (Index s = 0; s < room_.sequences; ++s) {
+      const Tokens own = tokens[static_cast<std::size_t>(s)];
+      const Index length = history(s) + std::ssize(own);
+      check_length(model_->config(), length);
+      if (length > room_.capacity) {
+        detail::fail("a sequence of ", length, " tokens is out of range 1 to ", room_.capacity,
+                     ", the capacity of the KV cache");
+      }
+      model_->check(own);
+      tokens_.insert(tokens_.end(), own.begin(), own.end());
+    }
   }
 
   void observe(const LayerPlan& plan) const {
     if (observer_) observer_(plan);
   }
 
-  std::span<const float> logits(Rows<const T> last) {
-    const ModelConfig& config = model_->config();
-    logits_.resize(static_cast<std::size_t>(config.vocab));
-    const Rows<T> normed = Shared<T>::take(context_, shared_.normed, 1, config.width);
-    model_->logits(last, normed, {logits_.data(), 1, config.vocab}, context_.threads());
-    return logits_;
+  /// `last` `[sequences x width]` to logits in host memory.
+  Rows<const float> logits(Rows<const T> last) {
+    const Rows<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().width);
+    model_->logits(context_, last, normed, logits_.rows());
+    return Device::download(context_, logits_.rows());
   }
 
-  const Model<T>* model_;
-  cpu::Context context_;
-  KvCache<T> cache_;
-  Shared<T> shared_;
+  static std::span<const float> first(Rows<const float> logits) {
+    return {logits.data, static_cast<std::size_t>(logits.width)};
+  }
+
+  const Model<T, Device>* model_;
+  Context context_;
+  KvRoom room_;
+  Shared<T, Device> shared_;
+  std::vector<TokenId> tokens_;  // of the step, all sequences one after the other
   LayerObserver observer_;
-  std::vector<float> logits_;
+  typename Context::template Buffer<float> logits_;
 };
 
 /// Dense inference without the library's step: what the lazy decoder is compared with.
-template <class T>
-class DenseDecoder : public DecoderState<T> {
+template <class T, class Device = CpuDevice>
+class DenseDecoder : public DecoderState<T, Device> {
  public:
-  DenseDecoder(const Model<T>& model, Index capacity, int threads) : DecoderState<T>(model, capacity, threads) {}
+  /// `execution` as for the model. Throws `lazyllm::cuda_error` without device memory.
+  DenseDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution)
+      : DecoderState<T, Device>(model, room, execution), lengths_(static_cast<std::size_t>(room.sequences), 0) {}
 
-  /// Runs the next tokens of the sequence and returns the logits of the last one, `[vocab]`, valid until the next step.
-  /// Throws `lazyllm::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in the
-  /// vocabulary.
-  std::span<const float> step(std::span<const TokenId> tokens) {
-    this->check(length_, tokens);
-    const Index layers = this->model_->config().layers;
-    const Index rows = std::ssize(tokens);
-    plan_.start(length_, rows);
-    hidden_.reserve(this->context_, rows, this->model_->config().width);
-    const Rows<T> hidden = hidden_.rows().subrows(0, rows);
-    this->model_->embed(tokens, hidden, this->context_.threads());
-    for (Index layer = 0; layer < layers; ++layer) {
-      const LayerPlan plan = plan_.layer(layer, layers);
+  /// Runs the next tokens of the one sequence and returns the logits of the last one, `[vocab]`, valid until the next
+  /// step. Throws `lazyllm::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in
+  /// the vocabulary, `lazyllm::cuda_error` without device memory; the sequence is then as before the step.
+  std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
+
+  /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`.
+  Rows<const float> step_all(std::span<const Tokens> tokens) {
+    this->start(tokens, [&](Index s) { return length(s); });
+    const ModelConfig& config = this->model_->config();
+    extents_.clear();
+    for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
+    plan_.start(extents_);
+    const Rows<T> hidden = this->shared_.take(this->context_, hidden_, plan_.rows(), config.width);
+    this->model_->embed(this->context_, this->tokens_, hidden);
+    Rows<T> rest = hidden;
+    for (Index layer = 0; layer < config.layers; ++layer) {
+      const LayerPlan plan = plan_.layer(layer, config.layers);
       this->observe(plan);
-      AttentionBlock<T>{&this->shared_, layer}.attend(this->context_, plan, hidden);
-      const Rows<T> rest = plan.last_rows_only() ? hidden.subrows(rows - 1, 1) : hidden;
-      FeedForwardBlock<T>{&this->shared_, layer}.feed_forward(this->context_, rest);
+      AttentionBlock<T, Device>{&this->shared_, layer}.attend(this->context_, plan, hidden);
+      if (plan.last_rows_only())
+        rest = this->shared_.last_rows(this->context_, plan, hidden, this->shared_.last_hidden);
+      FeedForwardBlock<T, Device>{&this->shared_, layer}.feed_forward(this->context_, rest);
     }
-    length_ += rows;
-    return this->logits(hidden.subrows(rows - 1, 1));
+    const Rows<const float> logits = this->logits(rest);
+    for (std::size_t s = 0; s < tokens.size(); ++s) lengths_[s] += std::ssize(tokens[s]);
+    return logits;
   }
 
-  Index length() const { return length_; }
+  Index length(Index s = 0) const { return lengths_[static_cast<std::size_t>(s)]; }
 
-  /// Forgets the sequence.
-  void clear() { length_ = 0; }
+  /// Forgets all sequences.
+  void clear() { lengths_.assign(lengths_.size(), 0); }
 
  private:
+  std::vector<Index> lengths_;
+  std::vector<PlanBuffers::Extent> extents_;
   PlanBuffers plan_;
-  cpu::Context::Buffer<T> hidden_;
-  Index length_ = 0;
+  typename Device::Context::template Buffer<T> hidden_;
 };
 
 /// The same through the library: prefill and decode with dynamic token pruning.
-template <class T>
-class LazyDecoder : public DecoderState<T> {
+template <class T, class Device = CpuDevice>
+class LazyDecoder : public DecoderState<T, Device> {
  public:
-  using Sequence = cpu::Sequence<T, cpu::PooledStorage>;
+  using Sequence = typename Device::template Sequence<T>;
   using Pruner = TokenPruner<AnyPolicy>;
 
-  LazyDecoder(const Model<T>& model, Index capacity, int threads, Pruner pruner)
-      : DecoderState<T>(model, capacity, threads),
-        pruner_(std::move(pruner)),
-        sequence_(model.config().layers, model.config().width) {
-    for (Index layer = 0; layer < model.config().layers; ++layer) {
-      layers_.emplace_back(AttentionBlock<T>{&this->shared_, layer}, FeedForwardBlock<T>{&this->shared_, layer});
+  /// `pruner` is that of all sequences. Throws `lazyllm::cuda_error` without device memory.
+  LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution, Pruner pruner)
+      : LazyDecoder(model, room, execution,
+                    std::vector<Pruner>(static_cast<std::size_t>(room.sequences), std::move(pruner))) {}
+
+  /// With a pruner for each sequence.
+  LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution,
+              std::vector<Pruner> pruners)
+      : DecoderState<T, Device>(model, room, execution), pruners_(std::move(pruners)) {
+    if (std::ssize(pruners_) != room.sequences) {
+      detail::fail(pruners_.size(), " pruners for ", room.sequences, " sequences");
+    }
+    const ModelConfig& config = model.config();
+    for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.width);
+    for (Index layer = 0; layer < config.layers; ++layer) {
+      layers_.emplace_back(AttentionBlock<T, Device>{&this->shared_, layer},
+                           FeedForwardBlock<T, Device>{&this->shared_, layer});
     }
   }
 
-  /// As `DenseDecoder::step`.
-  std::span<const float> step(std::span<const TokenId> tokens) {
-    this->check(length(), tokens);
-    this->model_->embed(tokens, step_.begin(this->context_, sequence_, pruner_, std::ssize(tokens)),
-                        this->context_.threads());
-    for (auto& layer : layers_) {
-      this->observe(step_.plan());
-      layer.forward(this->context_, step_);
+  /// As `DenseDecoder::step`, but without device memory a sequence goes back further than to its length before the
+  /// step where tokens of its history had been revived already: feed it again from `length()` on.
+  std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
+
+  /// As `DenseDecoder::step_all`.
+  Rows<const float> step_all(std::span<const Tokens> tokens) {
+    this->start(tokens, [&](Index s) { return length(s); });
+    entries_.clear();
+    for (std::size_t s = 0; s < tokens.size(); ++s) {
+      entries_.push_back({&sequences_[s], &pruners_[s], std::ssize(tokens[s])});
     }
-    return this->logits(step_.end());
+    const Rows<T> embeddings = step_.begin(this->context_, entries_);
+    Rows<const float> logits;
+    step_.guard([&] {
+      this->model_->embed(this->context_, this->tokens_, embeddings);
+      for (auto& layer : layers_) {
+        this->observe(step_.plan());
+        layer.forward(this->context_, step_);
+      }
+      logits = this->logits(step_.hidden());
+    });
+    step_.end();
+    return logits;
   }
 
-  Index length() const { return sequence_.length(); }
-  const Sequence& sequence() const { return sequence_; }
-  const StepStats& stats() const { return step_.stats(); }  ///< of the last step
+  Index length(Index s = 0) const { return sequence(s).length(); }
+  const Sequence& sequence(Index s = 0) const { return sequences_[static_cast<std::size_t>(s)]; }
+  const StepStats& stats() const { return step_.stats(); }  ///< of the last step, all sequences together
 
-  /// Forgets the sequence.
-  void clear() { sequence_.clear(); }
+  /// Forgets all sequences.
+  void clear() {
+    for (Sequence& sequence : sequences_) sequence.clear();
+  }
 
  private:
-  Pruner pruner_;
-  Sequence sequence_;
-  std::vector<LazyDecoderLayer<AttentionBlock<T>, FeedForwardBlock<T>>> layers_;
-  Step<Sequence, Pruner> step_;
+  using LayerStep = Step<Sequence, Pruner>;
+
+  std::vector<Pruner> pruners_;
+  std::vector<Sequence> sequences_;
+  std::vector<LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
+  std::vector<typename LayerStep::Entry> entries_;
+  LayerStep step_;
 };
 
 }  // namespace lazyllm::llama

@@ -3,9 +3,25 @@
 #include <memory>
 
 #include "lazyllm/core/positions.hpp"
+#include "lazyllm/error.hpp"
 #include "lazyllm/kv/contiguous_keys.hpp"
 
 namespace lazyllm::llama {
+
+/// What the caches of a decoder have room for. Made from a number of tokens where one sequence is all.
+struct KvRoom {
+  /// Throws `lazyllm::invalid_argument` unless there is room for a sequence of a token.
+  KvRoom(Index capacity_, Index sequences_ = 1, Index page_size_ = 0)
+      : capacity(capacity_), sequences(sequences_), page_size(page_size_) {
+    if (capacity < 1) detail::fail("a KV cache for ", capacity, " tokens, at least 1 is needed");
+    if (sequences < 1) detail::fail("KV caches for ", sequences, " sequences, at least 1 is needed");
+    if (page_size < 0) detail::fail("KV pages of ", page_size, " tokens, at least 0 is needed");
+  }
+
+  Index capacity;   ///< tokens of each sequence
+  Index sequences;  ///< that run together
+  Index page_size;  ///< tokens in a page, a power of two; 0: each sequence's K/V lie in one piece, as always on the CPU
+};
 
 /// K and V of one sequence in all layers, a token's place being its position. Uninitialised until written.
 template <class T>

@@ -5,9 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "examples/llama/model/blocks.hpp"
-#include "examples/llama/model/kv_cache.hpp"
-#include "examples/llama/model/model.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "lazyllm/lazyllm.hpp"
 
 namespace lazyllm::llama {
@@ -28,14 +26,12 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, std::span<c
   model.check(tokens);
   check_length(config, count);
   cpu::Context context(threads);
-  KvCache<T> cache = model.make_cache(count);
-  Shared<T> shared{&model, {&cache}, model.rotary()};
-  shared.rotary.reserve(count);
+  Shared<T> shared(context, model, count);
   PlanBuffers plan;
   plan.start(0, count);
   cpu::Context::Buffer<T> buffer;
-  const Rows<T> hidden = Shared<T>::take(context, buffer, count, config.width);
-  model.embed(tokens, hidden, threads);
+  const Rows<T> hidden = shared.take(context, buffer, count, config.width);
+  model.embed(context, tokens, hidden);
   for (Index layer = 0; layer < config.layers; ++layer) {
     // Planned as if one more layer came after: of the last one, too, every row is needed.
     AttentionBlock<T>{&shared, layer}.attend(context, plan.layer(layer, config.layers + 1), hidden);
@@ -49,8 +45,7 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, std::span<c
   for (Index first = 0; first < predictions; first += chunk) {
     const Index rows = std::min(chunk, predictions - first);
     const Rows<float> part(logits.data(), rows, config.vocab);
-    model.logits(hidden.subrows(first, rows), Shared<T>::take(context, shared.normed, rows, config.width), part,
-                 threads);
+    model.logits(context, hidden.subrows(first, rows), shared.take(context, shared.normed, rows, config.width), part);
     context.for_chunks(rows, 1, [&](Index row, Index) {
       const std::span<const float> logit(part.row(row), static_cast<std::size_t>(config.vocab));
       const float highest = *std::ranges::max_element(logit);

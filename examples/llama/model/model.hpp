@@ -1,82 +1,128 @@
 #pragma once
 
-#include <functional>
+#include <array>
+#include <cmath>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/kernels/linear.hpp"
-#include "examples/llama/kernels/pointwise.hpp"
-#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/weight_source.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "lazyllm/core/rows.hpp"
+#include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 
-/// Where a model's weights come from: a weight by its Hugging Face name and its shape. The data must stay valid as long
-/// as a copy of the source lives.
-using WeightSource = std::function<Tensor(const std::string& name, const std::vector<Index>& shape)>;
+struct CpuDevice;
 
-/// Weights of a Llama-like model, packed for the GEMM library; only the embedding table stays in the mapped file. `T`,
-/// of weights, K/V and hidden states, is `float` or `Eigen::bfloat16`. Immutable after loading.
-template <class T>
+/// The factor of a model's attention scores.
+inline float attention_scale(const ModelConfig& config) { return 1 / std::sqrt(static_cast<float>(config.head_width)); }
+
+/// Weights of a Llama-like model in the memory of `Device`, `CpuDevice` or `CudaDevice`. `T` is the type of weights,
+/// K/V and hidden states: `float` or `Eigen::bfloat16` on the CPU, `float`, `__half` or `__nv_bfloat16` on a CUDA
+/// device. Immutable after loading.
+template <class T, class Device = CpuDevice>
 class Model {
  public:
+  using Context = typename Device::Context;
+  using Execution = typename Device::Execution;
+  using Vector = typename Device::Vector;
+  using Linear = typename Device::template Linear<T>;
+
   struct Layer {
-    std::vector<float> attention_norm;  // [width]
-    Linear<T> query;                    // [heads * head_width x width]
-    Linear<T> key_value;                // keys of all KV heads, then values
-    Linear<T> output;                   // [width x heads * head_width]
-    std::vector<float> feed_forward_norm;
-    Linear<T> gate_up;  // [2 * ffn_width x width]
-    Linear<T> down;     // [width x ffn_width]
+    Vector attention_norm;  // [width]
+    Linear query;           // [heads * head_width x width]
+    Linear key_value;       // keys of all KV heads, then values
+    Linear output;          // [width x heads * head_width]
+    Vector feed_forward_norm;
+    Linear gate_up;  // [2 * ffn_width x width]
+    Linear down;     // [width x ffn_width]
   };
 
-  /// Throws what `source` throws.
-  Model(ModelConfig config, WeightSource source, int threads);
+  /// `execution` says what loads the weights: a number of threads on the CPU, a stream on a CUDA device, which must
+  /// outlive the model. Throws what `source` throws, and `lazyllm::cuda_error` without device memory.
+  Model(ModelConfig config, const WeightSource& source, Execution execution)
+      : Model(std::move(config), source, Loader{execution}) {}
 
   /// Throws `checkpoint_error` if a weight is missing or has the wrong shape.
-  Model(const Checkpoint& checkpoint, int threads)
-      : Model(
-            checkpoint.config(),
-            [checkpoint](const std::string& name, const std::vector<Index>& shape) {
-              return checkpoint.tensor(name, std::span<const Index>(shape));
-            },
-            threads) {}
+  Model(const Checkpoint& checkpoint, Execution execution)
+      : Model(checkpoint.config(), weights_of(checkpoint), execution) {}
 
   const ModelConfig& config() const { return config_; }
   const Layer& layer(Index i) const { return layers_[static_cast<std::size_t>(i)]; }
-  const RotaryTable& rotary() const { return rotary_; }
-
-  /// A K/V cache for one sequence of up to `capacity` tokens.
-  KvCache<T> make_cache(Index capacity) const {
-    return {config().layers, config().kv_heads, config().head_width, capacity};
-  }
 
   /// Throws `lazyllm::invalid_argument` if there is no token, or one outside the vocabulary.
-  void check(std::span<const TokenId> tokens) const;
+  void check(std::span<const TokenId> tokens) const {
+    if (tokens.empty()) detail::fail("a step has 0 tokens, at least 1 is needed");
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] < 0 || tokens[i] >= config().vocab) {
+        detail::fail("token ", tokens[i], " at place ", i, " of the step is out of range 0 to ", config().vocab - 1);
+      }
+    }
+  }
 
-  /// The embeddings of `tokens` into `rows` `[tokens x width]`.
-  void embed(std::span<const TokenId> tokens, Rows<T> rows, int threads) const {
-    llama::embed(embedding_, tokens, rows, threads);
+  /// The embeddings of `tokens`, which have been checked, into `rows` `[tokens x width]`.
+  void embed(Context& context, std::span<const TokenId> tokens, Rows<T> rows) const {
+    Device::embed(context, table_, tokens, rows);
   }
 
   /// Final norm and classifier: `hidden` `[rows x width]` to `logits` `[rows x vocab]`. `normed` is scratch, `[rows x
   /// width]`.
-  void logits(Rows<const T> hidden, Rows<T> normed, Rows<float> logits, int threads) const;
+  void logits(Context& context, Rows<const T> hidden, Rows<T> normed, Rows<float> logits) const {
+    Device::rms_norm(context, hidden, norm_, static_cast<float>(config().norm_epsilon), normed);
+    Device::apply(context, classifier_, Rows<const T>(normed), logits);
+  }
 
  private:
-  ModelConfig config_;
-  WeightSource source_;  // keeps the embedding table
-  Tensor embedding_;
-  std::vector<Layer> layers_;
-  std::vector<float> norm_;
-  Linear<T> classifier_;
-  RotaryTable rotary_;
-};
+  using Loader = typename Device::template Loader<T>;
+  using Table = typename Device::template Table<T>;
 
-extern template class Model<float>;
-extern template class Model<Eigen::bfloat16>;
+  Model(ModelConfig config, const WeightSource& source, Loader loader)
+      : config_(std::move(config)),
+        table_(loader.table(source, "model.embed_tokens.weight", {config_.vocab, config_.width})),
+        norm_(loader.vector(source("model.norm.weight", {config_.width}))),
+        classifier_(config_.tied_embeddings
+                        ? loader.tied(table_)
+                        : loader.linear(std::array{source("lm_head.weight", {config_.vocab, config_.width})}, {})) {
+    for (Index layer = 0; layer < config_.layers; ++layer) layers_.push_back(load_layer(source, layer, loader));
+    loader.finish();
+  }
+
+  Layer load_layer(const WeightSource& source, Index layer, Loader& loader) const {
+    const Index query_width = config_.heads * config_.head_width;
+    const Index kv_width = config_.kv_heads * config_.head_width;
+    const auto weight = [&](const char* rest, const std::vector<Index>& shape) {
+      return source("model.layers." + std::to_string(layer) + "." + rest, shape);
+    };
+    const auto bias = [&](std::initializer_list<const char*> names, Index out) {
+      std::vector<Tensor> biases;
+      for (const char* rest : names) {
+        if (config_.qkv_bias) biases.push_back(weight(rest, {out}));
+      }
+      return biases;
+    };
+    return {loader.vector(weight("input_layernorm.weight", {config_.width})),
+            loader.linear(std::array{weight("self_attn.q_proj.weight", {query_width, config_.width})},
+                          bias({"self_attn.q_proj.bias"}, query_width)),
+            loader.linear(std::array{weight("self_attn.k_proj.weight", {kv_width, config_.width}),
+                                     weight("self_attn.v_proj.weight", {kv_width, config_.width})},
+                          bias({"self_attn.k_proj.bias", "self_attn.v_proj.bias"}, kv_width)),
+            loader.linear(std::array{weight("self_attn.o_proj.weight", {config_.width, query_width})}, {}),
+            loader.vector(weight("post_attention_layernorm.weight", {config_.width})),
+            loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.ffn_width, config_.width}),
+                                     weight("mlp.up_proj.weight", {config_.ffn_width, config_.width})},
+                          {}),
+            loader.linear(std::array{weight("mlp.down_proj.weight", {config_.width, config_.ffn_width})}, {})};
+  }
+
+  ModelConfig config_;
+  Table table_;
+  Vector norm_;
+  Linear classifier_;
+  std::vector<Layer> layers_;
+};
 
 }  // namespace lazyllm::llama

@@ -2,12 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <utility>
 
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 
-void add_model_options(CLI::App& app, ModelOptions& options) {
+void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::string> dtypes) {
   app.add_option("--model", options.path, "Hugging Face directory or llama2.c .bin file")
       ->required()
       ->type_name("PATH");
@@ -15,11 +16,17 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                  "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
       ->type_name("PATH");
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(CLI::IsMember(std::move(dtypes)))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "threads to compute with")
       ->check(CLI::Range(1, 1024))
       ->type_name("N")
+      ->capture_default_str();
+}
+
+void add_device_option(CLI::App& app, ModelOptions& options) {
+  app.add_option("--device", options.device, "where the model runs; f16 runs on cuda only")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
 }
 

@@ -59,10 +59,34 @@ class AuxCache {
   /// Copies the row of `tokens[i]` to row `to[i]` of `hidden` and forgets it. Every token must have a row.
   void revive(context_type& context, Positions tokens, Rows<value_type> hidden, std::span<const Index> to) {
     scratch_.clear();
-    for (const Position token : tokens) scratch_.push_back(row_of_[static_cast<std::size_t>(token)]);
+    for (const Position token : tokens) scratch_.push_back(row(token));
     copy_rows(context, Rows<const value_type>(storage_.rows()), std::span<const Index>(scratch_), hidden, to);
+    release(tokens);
+  }
+
+  /// The parts of the two for several caches at once. `acquire` takes a row for each of `tokens`, ascending, which must
+  /// have none: the caller copies to `rows().row(row(token))`. If it throws, it takes none. It may move the rows, of
+  /// all caches that share a pool.
+  void acquire(context_type& context, Positions tokens) {
+    if (!tokens.empty() && tokens.back() >= std::ssize(row_of_)) {
+      row_of_.resize(static_cast<std::size_t>(tokens.back()) + 1, none);
+    }
+    scratch_.resize(tokens.size());
+    storage_.acquire(context, tokens, scratch_);
+    for (std::size_t i = 0; i < tokens.size(); ++i) row_of_[static_cast<std::size_t>(tokens[i])] = scratch_[i];
+    parked_ += std::ssize(tokens);
+  }
+
+  /// Forgets the rows of `tokens`, which must have one.
+  void release(Positions tokens) {
     for (const Position token : tokens) release(token);
   }
+
+  /// The number of the token's row in `rows()`; it must have one.
+  Index row(Position token) const { return row_of_[static_cast<std::size_t>(token)]; }
+
+  /// The storage's rows, until the next `acquire`.
+  Rows<value_type> rows() const { return storage_.rows(); }
 
   /// Whether `token` has a parked row.
   bool holds(Position token) const {
@@ -99,17 +123,6 @@ class AuxCache {
 
  private:
   static constexpr Index none = -1;
-
-  /// Takes a row for each of `tokens`, and lists them in `scratch_`.
-  void acquire(context_type& context, Positions tokens) {
-    if (!tokens.empty() && tokens.back() >= std::ssize(row_of_)) {
-      row_of_.resize(static_cast<std::size_t>(tokens.back()) + 1, none);
-    }
-    scratch_.resize(tokens.size());
-    storage_.acquire(context, tokens, scratch_);
-    for (std::size_t i = 0; i < tokens.size(); ++i) row_of_[static_cast<std::size_t>(tokens[i])] = scratch_[i];
-    parked_ += std::ssize(tokens);
-  }
 
   void release(Position token) {
     Index& row = row_of_[static_cast<std::size_t>(token)];

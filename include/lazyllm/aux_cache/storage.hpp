@@ -67,8 +67,10 @@ class RowPool {
 
   /// Fills `rows` with free rows; the pool grows when there are too few.
   void acquire(Context& context, std::span<Index> rows) {
+    if (rows.empty()) return;
     const Index missing = std::ssize(rows) - std::ssize(free_);
-    if (missing > 0) reserve(context, std::max<Index>(16, buffer_.rows().rows + missing));
+    const Index there = buffer_.rows().rows;
+    reserve(context, missing > 0 ? std::max<Index>(16, there + missing) : there);  // checks the context in any case
     for (Index& row : rows) {
       row = free_.back();
       free_.pop_back();

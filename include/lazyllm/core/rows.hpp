@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <type_traits>
 
 #include "lazyllm/core/host_device.hpp"
@@ -33,5 +34,24 @@ struct Rows {
     return {row(first), count, width, stride};
   }
 };
+
+/// What a backend's `copy_rows` does for one pair of matrices: copies row `from[i]` of `source` to row `to[i]` of
+/// `target` for every i. Gather, scatter and merge are all this. The copies of one call happen in any order: no row that
+/// is written may be read or written by another.
+template <class T>
+struct RowCopy {
+  Rows<const T> source;
+  std::span<const Index> from;
+  Rows<T> target;
+  std::span<const Index> to;
+};
+
+/// The same for one pair of matrices on any backend.
+template <class T, class Context>
+void copy_rows(Context& context, Rows<const T> source, std::span<const Index> from, Rows<T> target,
+               std::span<const Index> to) {
+  const RowCopy<T> copy{source, from, target, to};
+  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+}
 
 }  // namespace lazyllm

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "lazyllm/concepts.hpp"
 #include "lazyllm/core/host_device.hpp"
@@ -13,6 +14,15 @@
 #include "lazyllm/error.hpp"
 
 namespace lazyllm {
+
+/// The scores that one sequence of a batch needs in a layer, for a `TokenScore`.
+template <class Score>
+struct ScoreRequest {
+  const Score* score = nullptr;  ///< the sequence's options
+  Index sequence = 0;            ///< of the plan
+  Index new_tokens = 0;          ///< that the step brought to it
+  std::span<float> scores{};     ///< `[keys of the sequence]` output, in the memory of the backend
+};
 
 /// How the importance of a token comes from attention probabilities. The default is the paper's eq. 1: the probability
 /// from the last token, mean over the query heads. The options are applied in the order in which they are declared.
@@ -79,11 +89,12 @@ struct AttentionScore {
     }
   }
 
-  /// Writes the scores of sequence `s` in the layer that `block` has just run into `scores` `[keys]`, before options
-  /// that look beyond the layer. Throws `invalid_argument` if the block scores by itself and `last_queries` is not 1.
+  /// Writes the scores that `requests` ask for in the layer that `block` has just run, before options that look beyond
+  /// the layer; may change the order of the requests. Throws `invalid_argument` if the block scores by itself and a
+  /// `last_queries` is not 1.
   template <class Context, class Block>
-  void operator()(Context& context, Block& block, const LayerPlan& plan, Index s, Index new_tokens,
-                  std::span<float> scores) const {
+  static void write(Context& context, Block& block, const LayerPlan& plan,
+                    std::span<ScoreRequest<AttentionScore>> requests) {
     constexpr bool by_block = ExposesScores<Block, Context>;
     constexpr bool by_library = ExposesQueriesAndKeys<Block>;
     static_assert(
@@ -92,23 +103,38 @@ struct AttentionScore {
         "scores)` or both `queries(plan)`, which returns a QueryRows, and `keys(plan, sequence)`, which returns "
         "a KeyView");
     if constexpr (by_block) {
-      if (last_queries == 1) {
-        block.last_token_scores(context, plan, s, scores);
-        return;
+      const auto rest = std::partition(requests.begin(), requests.end(),
+                                       [](const auto& request) { return request.score->last_queries == 1; });
+      for (const auto& request : std::span(requests.begin(), rest)) {
+        block.last_token_scores(context, plan, request.sequence, request.scores);
       }
+      requests = {rest, requests.end()};
     }
+    if (requests.empty()) return;
     if constexpr (by_library) {
-      const SequencePlan part = plan.sequence(s);
-      const Index first_position = part.tokens - std::min(last_queries, new_tokens);
-      const auto first = std::lower_bound(part.positions.begin(), part.positions.end(), first_position);
-      const Index row = first - part.positions.begin();
-      attention_scores(context, block.queries(plan), part.first_row + row,
-                       part.key_limits.subspan(static_cast<std::size_t>(row)), block.keys(plan, s), part.keys, reduce,
-                       scores);
+      attention_scores(context, block.queries(plan), std::ssize(requests),
+                       [&](Index i) { return task(block, plan, requests[static_cast<std::size_t>(i)]); });
     } else if constexpr (by_block) {
-      detail::fail("AttentionScore: last_queries ", last_queries,
+      detail::fail("AttentionScore: last_queries ", requests.front().score->last_queries,
                    " is out of range: 1 for an attention block that computes its own scores");
     }
+  }
+
+ private:
+  /// The window of the sequence's rows that score.
+  template <class Block>
+  static auto task(Block& block, const LayerPlan& plan, const ScoreRequest<AttentionScore>& request) {
+    const SequencePlan part = plan.sequence(request.sequence);
+    const Index first_position = part.tokens - std::min(request.score->last_queries, request.new_tokens);
+    const auto first = std::lower_bound(part.positions.begin(), part.positions.end(), first_position);
+    const Index row = first - part.positions.begin();
+    return ScoreTask<std::remove_cvref_t<decltype(block.keys(plan, request.sequence))>>{
+        .first_row = part.first_row + row,
+        .limits = part.key_limits.subspan(static_cast<std::size_t>(row)),
+        .keys = block.keys(plan, request.sequence),
+        .active = part.keys,
+        .reduce = request.score->reduce,
+        .scores = request.scores};
   }
 };
 

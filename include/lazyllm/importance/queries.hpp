@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/positions.hpp"
@@ -27,5 +28,25 @@ struct QueryRows {
     return data + row * row_stride + head * head_stride;
   }
 };
+
+/// What one sequence of a batch asks of a backend's `attention_scores`: the attention probabilities of some of its
+/// rows, mean over the query heads (eq. 1), reduced over these rows. `Keys` is a `KeyView`.
+template <class Keys>
+struct ScoreTask {
+  Index first_row = 0;  ///< the first of these rows in the batch
+  Positions limits{};   ///< `[rows]` row first_row + i sees the first `limits[i]` active keys, the others are 0
+  Keys keys{};          ///< of the sequence in this layer
+  Positions active{};   ///< `[keys]` positions of the active keys
+  Reduce reduce = Reduce::mean;
+  std::span<float> scores{};  ///< `[keys]` output, in the backend's memory
+};
+
+/// The same for one sequence on any backend.
+template <class Context, class T, class Keys>
+void attention_scores(Context& context, const QueryRows<T>& queries, Index first_row, Positions limits,
+                      const Keys& keys, Positions active, Reduce reduce, std::span<float> scores) {
+  attention_scores(context, queries, 1,
+                   [&](Index) { return ScoreTask<Keys>{first_row, limits, keys, active, reduce, scores}; });
+}
 
 }  // namespace lazyllm

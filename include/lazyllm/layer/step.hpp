@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "lazyllm/core/sequence.hpp"
 #include "lazyllm/core/stats.hpp"
 #include "lazyllm/error.hpp"
+#include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/policy/selection.hpp"
 
 namespace lazyllm {
@@ -59,14 +61,17 @@ class Step {
     for (auto* plan : {&plan_, &next_plan_}) plan->reserve(capacity.sequences, capacity.tokens);
     for (auto& hidden : hidden_) hidden.reserve(context, capacity.rows, capacity.width);
     for (auto* floats : {&scores_, &score_sums_, &next_score_sums_}) floats->reserve(context, capacity.tokens, 1);
-    unranked_.reserve(size(capacity.tokens));
+    for (auto* list : {&unranked_, &summed_keys_, &summed_targets_}) list->reserve(size(capacity.tokens));
     kept_.indices.reserve(size(capacity.tokens));
     kept_.indptr.reserve(size(capacity.sequences + 1));
     tasks_.reserve(size(capacity.sequences));
     for (auto* list : {&dropped_, &revived_}) list->reserve(size(capacity.rows));
-    for (auto* list : {&dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
+    for (auto* list :
+         {&dropped_rows_, &parked_rows_, &revived_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
       list->reserve(size(capacity.rows));
     }
+    copies_.reserve(size(2 * capacity.sequences + 1));
+    requests_.reserve(size(capacity.sequences));
     stats_.layers.reserve(size(capacity.layers));
     members_.reserve(size(capacity.sequences));
     extents_.reserve(size(capacity.sequences));
@@ -195,12 +200,10 @@ class Step {
       ++layer_;
       return;
     }
-    for (Index s = 0; s < plan.sequences(); ++s) {
-      if (members_[size(s)].entry.pruner->score().over_layers) accumulate(context, block, plan, s);
-    }
+    if (scores_wanted_) score(context, block, plan);
     if (changes_) {
-      select_keys(context, block, plan);
-      plan_next(context, plan);
+      select_keys(context, plan);
+      plan_next(plan);
       change_batch(context);
     }
     stats_.layers[size(layer_)].kept = std::ssize(plan_.layer(layer_, layers_).keys());
@@ -209,12 +212,28 @@ class Step {
   }
 
  private:
+  using Score = std::remove_cvref_t<decltype(std::declval<const Pruner&>().score())>;
+  using View = std::span<const Index>;
+  template <class T>
+  using Buffer = typename context_type::template Buffer<T>;
+
+  /// A sequence's part of a list of all sequences.
+  struct Part {
+    std::size_t first = 0;
+    std::size_t count = 0;
+
+    template <class T>
+    std::span<const T> of(const std::vector<T>& list) const {
+      return std::span(list).subspan(first, count);
+    }
+  };
+
   struct Member {
     Entry entry;
-    Selection selection;          // after the layer to run now
-    Index intact = 0;             // tokens below it have the state that they had before the step
-    std::size_t dropped_end = 0;  // ends of its parts of the lists below
-    std::size_t revived_end = 0;
+    Selection selection;  // after the layer to run now
+    Index intact = 0;     // tokens below it have the state that they had before the step
+    Part dropped = {};    // on the way to the next layer
+    Part revived = {};
   };
 
   template <class Number>
@@ -253,15 +272,14 @@ class Step {
     for (Index s = 0; s < plan.sequences() && !plan.last_rows_only(); ++s) {
       Member& member = members_[size(s)];
       const SequencePlan part = plan.sequence(s);
-      const Pruner& pruner = *member.entry.pruner;
-      member.selection = pruner.selection({.layers_run = layer_ + 1,
-                                           .layers = layers_,
-                                           .active = std::ssize(part.keys),
-                                           .tokens = part.tokens,
-                                           .new_tokens = member.entry.new_tokens,
-                                           .steps = sequence(s).steps()});
+      member.selection = member.entry.pruner->selection({.layers_run = layer_ + 1,
+                                                         .layers = layers_,
+                                                         .active = std::ssize(part.keys),
+                                                         .tokens = part.tokens,
+                                                         .new_tokens = member.entry.new_tokens,
+                                                         .steps = sequence(s).steps()});
       changes_ |= member.selection.kind != Selection::Kind::all || sequence(s).parked_at_[size(layer_ + 1)] > 0;
-      scores_wanted_ |= pruner.score().over_layers || (by_rank(member.selection) && !member.selection.random_seed);
+      scores_wanted_ |= wants_scores(s);
     }
   }
 
@@ -269,63 +287,51 @@ class Step {
     return selection.kind == Selection::Kind::count || selection.kind == Selection::Kind::mass;
   }
 
-  /// Where the sequence's scores of this layer go, `[keys]`.
-  std::span<float> scores(context_type& context, const LayerPlan& plan, Index s) {
-    scores_.reserve(context, std::ssize(plan.keys()), 1);  // at once: growing would move those of other sequences
-    return floats(context, scores_, plan.key_indptr()[size(s)], plan.sequence(s).keys.size());
+  bool over_layers(Index s) const { return members_[size(s)].entry.pruner->score().over_layers; }
+
+  /// Whether scores of the layer to run now are needed.
+  bool wants_scores(Index s) const {
+    const Selection& selection = members_[size(s)].selection;
+    return over_layers(s) || (by_rank(selection) && !selection.random_seed);
   }
 
-  /// Computes the scores of this layer.
+  /// The numbers of the keys of the sequences [first, last).
+  static std::span<float> of_keys(const Buffer<float>& buffer, const LayerPlan& plan, Index first, Index last) {
+    const Index begin = plan.key_indptr()[size(first)];
+    return {buffer.rows().row(begin), size(plan.key_indptr()[size(last)] - begin)};
+  }
+
+  /// Computes the scores of this layer for all sequences that want them, and adds them to the sums of those that sum
+  /// them up.
   template <class Block>
-  std::span<float> score(context_type& context, Block& block, const LayerPlan& plan, Index s) {
-    const Entry& entry = members_[size(s)].entry;
-    const std::span<float> scores = this->scores(context, plan, s);
-    entry.pruner->score()(context, block, plan, s, entry.new_tokens, scores);
-    return scores;
-  }
-
-  /// Adds the scores of this layer to the sequence's sums.
-  template <class Block>
-  void accumulate(context_type& context, Block& block, const LayerPlan& plan, Index s) {
-    const std::span<float> scores = score(context, block, plan, s);
-    accumulate_scores(context, scores, sums(context, plan, s), layer_ == 0);
-  }
-
-  std::span<float> sums(context_type& context, const LayerPlan& plan, Index s) {
-    return floats(context, score_sums_, plan.key_indptr()[size(s)], plan.sequence(s).keys.size());
-  }
-
-  template <class Buffer>
-  static std::span<float> floats(context_type& context, Buffer& buffer, Index first, std::size_t count) {
-    buffer.reserve(context, first + static_cast<Index>(count), 1);
-    return {buffer.rows().row(first), count};
-  }
-
-  /// What the selection ranks by, `[keys]`.
-  template <class Block>
-  std::span<float> ranks(context_type& context, Block& block, const LayerPlan& plan, Index s) {
-    const Member& member = members_[size(s)];
-    const auto& scorer = member.entry.pruner->score();
-    const SequencePlan part = plan.sequence(s);
-    const std::span<float> scores = this->scores(context, plan, s);
-    if (member.selection.random_seed) {
-      random_scores(context, *member.selection.random_seed, part.keys, scores);
-      return scores;
+  void score(context_type& context, Block& block, const LayerPlan& plan) {
+    scores_.reserve(context, std::ssize(plan.keys()), 1);
+    requests_.clear();
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const Entry& entry = members_[size(s)].entry;
+      if (!wants_scores(s)) continue;
+      requests_.push_back({&entry.pruner->score(), s, entry.new_tokens, of_keys(scores_, plan, s, s + 1)});
     }
-    if (!scorer.over_layers) score(context, block, plan, s);  // else accumulate() has left the sums there
-    if (scorer.pooling > 1) pool_scores(context, scorer.pooling, scores);
-    return scores;
+    Score::write(context, block, plan, std::span(requests_));
+    for (Index first = 0, last = 0; first < plan.sequences(); first = last) {  // neighbours at once
+      const bool summed = over_layers(first);
+      while (last < plan.sequences() && over_layers(last) == summed) ++last;
+      if (!summed) continue;
+      accumulate_scores(context, of_keys(scores_, plan, first, last), of_keys(score_sums_, plan, first, last),
+                        layer_ == 0);
+    }
   }
 
   /// Fills `kept_` for the sequences that select by rank, all at once.
-  template <class Block>
-  void select_keys(context_type& context, Block& block, const LayerPlan& plan) {
+  void select_keys(context_type& context, const LayerPlan& plan) {
     tasks_.clear();
     for (Index s = 0; s < plan.sequences(); ++s) {
       const Selection& selection = members_[size(s)].selection;
       if (!by_rank(selection)) continue;
+      scores_.reserve(context, std::ssize(plan.keys()), 1);  // a random selection has not asked for scores
       const SequencePlan part = plan.sequence(s);
-      tasks_.push_back({selection, part.tokens, part.keys, ranks(context, block, plan, s)});
+      tasks_.push_back({selection, part.tokens, part.keys, of_keys(scores_, plan, s, s + 1),
+                        members_[size(s)].entry.pruner->score().pooling});
     }
     if (tasks_.empty()) return;
     if (const std::optional<BadScore> bad = select(context, std::span<const SelectionTask>(tasks_), kept_)) {
@@ -352,23 +358,28 @@ class Step {
   }
 
   /// Plans the next layer from what each sequence keeps.
-  void plan_next(context_type& context, const LayerPlan& plan) {
+  void plan_next(const LayerPlan& plan) {
     next_plan_.clear();
     for (auto* list : {&dropped_, &revived_}) list->clear();
-    for (auto* list : {&dropped_rows_, &copied_rows_, &copied_targets_, &revived_targets_}) list->clear();
+    for (auto* list :
+         {&dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_, &summed_keys_, &summed_targets_}) {
+      list->clear();
+    }
     std::size_t task = 0;
     for (Index s = 0; s < plan.sequences(); ++s) {
       const bool ranked = by_rank(members_[size(s)].selection);
-      plan_next(context, plan, s, ranked ? kept_.of(task++) : unranked(plan.sequence(s), s));
+      plan_next(plan, s, ranked ? kept_.of(task++) : unranked(plan.sequence(s), s));
     }
   }
 
   /// Appends the sequence to the next layer's plan: its keys are the kept ones, its rows those of them that have gone
   /// exactly as deep as the next layer. These stand in the running batch or are parked.
-  void plan_next(context_type& context, const LayerPlan& plan, Index s, std::span<const Index> kept) {
+  void plan_next(const LayerPlan& plan, Index s, std::span<const Index> kept) {
     Member& member = members_[size(s)];
     Sequence& sequence = *member.entry.sequence;
     const SequencePlan part = plan.sequence(s);
+    const std::size_t first_dropped = dropped_.size();
+    const std::size_t first_revived = revived_.size();
     const bool may_revive = sequence.parked_at_[size(layer_ + 1)] > 0;
     Index row = 0;
     const auto drop_before = [&](Position key) {
@@ -379,6 +390,10 @@ class Step {
     };
     for (const Index i : kept) {
       const Position key = part.keys[size(i)];
+      if (over_layers(s)) {
+        summed_keys_.push_back(plan.key_indptr()[size(s)] + i);
+        summed_targets_.push_back(next_plan_.keys());
+      }
       next_plan_.append_key(key);
       drop_before(key);
       const Index target = next_plan_.rows();
@@ -393,45 +408,64 @@ class Step {
       }
     }
     drop_before(std::numeric_limits<Position>::max());
-    member.dropped_end = dropped_.size();
-    member.revived_end = revived_.size();
-    if (member.entry.pruner->score().over_layers) {
-      const Index first = next_plan_.keys() - std::ssize(kept);
-      gather_scores(context, sums(context, plan, s), kept, floats(context, next_score_sums_, first, kept.size()));
-    }
+    member.dropped = {first_dropped, dropped_.size() - first_dropped};
+    member.revived = {first_revived, revived_.size() - first_revived};
     next_plan_.finish_sequence(part.tokens);
   }
 
-  /// Makes the next layer's plan the current one, with the hidden states that it needs.
+  /// Makes the next layer's plan the current one, with the hidden states and sums that it needs.
   void change_batch(context_type& context) {
     const Index next_rows = next_plan_.rows();
     if (!dropped_.empty() || !revived_.empty()) {
       auto& next_buffer = hidden_[1 - current_];
       next_buffer.reserve(context, next_rows, width_);
-      const Rows<value_type> next = next_buffer.rows().subrows(0, next_rows);
-      copy_rows(context, Rows<const value_type>(hidden()), View(copied_rows_), next, View(copied_targets_));
-      std::size_t dropped = 0;
-      std::size_t revived = 0;
-      for (Member& member : members_) {
-        Sequence& sequence = *member.entry.sequence;
-        Index& parked = sequence.parked_at_[size(layer_ + 1)];
-        const std::size_t revive = member.revived_end - revived;
-        const std::size_t drop = member.dropped_end - dropped;
-        if (revive > 0) member.intact = std::min<Index>(member.intact, revived_[revived]);
-        sequence.aux_.revive(context, Positions(revived_).subspan(revived, revive), next,
-                             View(revived_targets_).subspan(revived, revive));
-        sequence.aux_.park(context, hidden(), View(dropped_rows_).subspan(dropped, drop),
-                           Positions(dropped_).subspan(dropped, drop));
-        parked += static_cast<Index>(drop) - static_cast<Index>(revive);
-        revived = member.revived_end;
-        dropped = member.dropped_end;
-      }
+      move_rows(context, next_buffer.rows().subrows(0, next_rows));
+      for (Member& member : members_) settle(member);
       current_ = 1 - current_;
       rows_ = next_rows;
     }
+    if (!summed_keys_.empty()) {
+      copy_rows(context, Rows<const float>(score_sums_.rows()), View(summed_keys_), next_score_sums_.rows(),
+                View(summed_targets_));
+      std::swap(score_sums_, next_score_sums_);
+    }
     stats_.layers[size(layer_ + 1)].revived = std::ssize(revived_);
     plan_.swap(next_plan_);
-    std::swap(score_sums_, next_score_sums_);
+  }
+
+  /// Copies the rows that go on to `next`, the dropped ones to the Aux Caches and the revived ones from there, all at
+  /// once. Until `settle` the revived ones keep their parked rows: if anything throws, they still have them.
+  void move_rows(context_type& context, Rows<value_type> next) {
+    // All rows are taken first: it may move those of a pool.
+    for (const Member& member : members_) member.entry.sequence->aux_.acquire(context, member.dropped.of(dropped_));
+    parked_rows_.clear();
+    revived_rows_.clear();
+    for (const Member& member : members_) {
+      const auto& aux = member.entry.sequence->aux();
+      for (const Position token : member.dropped.of(dropped_)) parked_rows_.push_back(aux.row(token));
+      for (const Position token : member.revived.of(revived_)) revived_rows_.push_back(aux.row(token));
+    }
+    copies_.clear();
+    copies_.push_back({hidden(), copied_rows_, next, copied_targets_});
+    for (const Member& member : members_) {
+      const Rows<value_type> aux = member.entry.sequence->aux().rows();
+      if (member.dropped.count > 0) {
+        copies_.push_back({hidden(), member.dropped.of(dropped_rows_), aux, member.dropped.of(parked_rows_)});
+      }
+      if (member.revived.count > 0) {
+        copies_.push_back({aux, member.revived.of(revived_rows_), next, member.revived.of(revived_targets_)});
+      }
+    }
+    copy_rows(context, std::span<const RowCopy<value_type>>(copies_));
+  }
+
+  /// Notes that the member's rows have been moved.
+  void settle(Member& member) {
+    Sequence& sequence = *member.entry.sequence;
+    const Positions revived = member.revived.of(revived_);
+    if (!revived.empty()) member.intact = std::min<Index>(member.intact, revived.front());
+    sequence.aux_.release(revived);
+    sequence.parked_at_[size(layer_ + 1)] += static_cast<Index>(member.dropped.count) - std::ssize(revived);
   }
 
   /// After the last layer's attention only the last row of each sequence is of use.
@@ -450,10 +484,6 @@ class Step {
     rows_ = plan.sequences();
   }
 
-  using View = std::span<const Index>;
-  template <class T>
-  using Buffer = typename context_type::template Buffer<T>;
-
   std::vector<Member> members_;
   std::vector<PlanBuffers::Extent> extents_;
   PlanBuffers plan_;
@@ -463,15 +493,21 @@ class Step {
   Buffer<float> score_sums_;  // over the layers, one for each key of the plan
   Buffer<float> next_score_sums_;
   // The way from this layer's batch to the next one's, all sequences one after the other.
+  std::vector<ScoreRequest<Score>> requests_;
   std::vector<SelectionTask> tasks_;
   KeptTokens kept_;
   std::vector<Index> unranked_;  // of one sequence only
   std::vector<Position> dropped_;
   std::vector<Index> dropped_rows_;
+  std::vector<Index> parked_rows_;  // of the Aux Caches
   std::vector<Position> revived_;
+  std::vector<Index> revived_rows_;  // of the Aux Caches
   std::vector<Index> revived_targets_;
   std::vector<Index> copied_rows_;
   std::vector<Index> copied_targets_;
+  std::vector<Index> summed_keys_;
+  std::vector<Index> summed_targets_;
+  std::vector<RowCopy<value_type>> copies_;
   StepStats stats_;
   Index layers_ = 0;
   Index width_ = 0;

@@ -53,6 +53,7 @@ struct SelectionTask {
   Index tokens = 0;           ///< tokens of the sequence so far
   Positions active{};         ///< `[keys]` positions of the active tokens, ascending
   std::span<float> scores{};  ///< `[keys]` in the backend's memory, finite; used as scratch memory
+  Index pooling = 1;          ///< first gives a key the highest score among so many (odd) active keys around it
 };
 
 /// A backend's answer to several tasks.

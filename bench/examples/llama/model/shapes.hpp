@@ -28,8 +28,12 @@ inline ModelConfig shape_named(std::string_view name) {
     set(2048, 22, 32, 4, 5632);  // TinyLlama
   } else if (name == "llama-2-7b") {
     set(4096, 32, 32, 32, 11008);
+  } else if (name == "llama-3-8b") {
+    set(4096, 32, 32, 8, 14336);
+    config.vocab = 128256;
+    config.rope_theta = 500000;
   } else {
-    detail::fail("shape '", name, "' is not one of 134m, 1.1b and llama-2-7b");
+    detail::fail("shape '", name, "' is not one of 134m, 1.1b, llama-2-7b and llama-3-8b");
   }
   return config;
 }

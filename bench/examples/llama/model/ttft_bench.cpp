@@ -4,19 +4,24 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <functional>
-#include <memory>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/examples/llama/model/gemm_rate.hpp"
+#include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/program/output_file.hpp"
+#ifdef LAZYLLM_HAS_CUDA
+#include "bench/examples/llama/model/device_report.hpp"
+#include "bench/examples/llama/model/device_ttft.hpp"
+#endif
 
 namespace {
 
@@ -25,31 +30,20 @@ using namespace lazyllm::llama;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
+  std::string device = "cpu";
   std::string shape = "134m";
-  Index prompt = 2000;
+  std::vector<Index> prompts{2000};
+  std::vector<Index> batches{1};
   PruningOptions pruning;
   std::string dtype = "bf16";
   int threads = 2;
   Index generate = 68;
   Index repeats = 5;
+  double seconds = std::numeric_limits<double>::infinity();
   std::string json;
 };
 
-/// Views into one block of random numbers, each weight at a place of its own, so that a large model needs no more
-/// memory than its packed weights.
-template <class T>
-WeightSource random_weights(const ModelConfig& config) {
-  const auto largest = static_cast<std::size_t>(config.width * std::max(config.vocab, config.ffn_width));
-  auto block = std::make_shared<std::vector<T>>(2 * largest);
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal(0, 0.02F);
-  std::ranges::generate(*block, [&] { return static_cast<T>(normal(random)); });
-  return [block, largest](const std::string& name, const std::vector<Index>& shape) {
-    const DType dtype = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
-    const std::size_t place = std::hash<std::string>()(name) % largest;
-    return Tensor{dtype, shape, reinterpret_cast<const std::byte*>(block->data() + place)};
-  };
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Times {
   double prefill_ms = 0;
@@ -84,28 +78,36 @@ double median(const std::vector<std::array<Times, 3>>& runs, const Value& value)
   return values[values.size() / 2];
 }
 
+/// Throws `lazyllm::invalid_argument` for options that only a CUDA device has.
+void check_for_cpu(const Options& options) {
+  if (options.prompts.size() != 1) detail::fail("--prompt has ", options.prompts.size(), " lengths, the CPU takes one");
+  if (options.batches != std::vector<Index>{1}) detail::fail("--batch: the CPU runs one sequence");
+}
+
 template <class T>
 nlohmann::ordered_json run(const Options& options) {
+  const Index prompt_length = options.prompts.front();
+  const Index generate = std::min(options.generate, prompt_length);
   const ModelConfig config = shape_named(options.shape);
   const Model<T> model(config, random_weights<T>(config), options.threads);
-  std::vector<TokenId> prompt(static_cast<std::size_t>(options.prompt));
+  std::vector<TokenId> prompt(static_cast<std::size_t>(prompt_length));
   std::mt19937 random(2);
   for (TokenId& token : prompt) token = static_cast<TokenId>(random() % static_cast<unsigned>(config.vocab));
 
   using Pruner = TokenPruner<AnyPolicy>;
-  const Index capacity = options.prompt + options.generate;
+  const Index capacity = prompt_length + generate;
   DenseDecoder<T> dense(model, capacity, options.threads);
   LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(KeepAll()));
   LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
   const auto measure_all = [&] {
-    return std::array{measure(dense, prompt, options.generate), measure(keep_one, prompt, options.generate),
-                      measure(lazy, prompt, options.generate)};
+    return std::array{measure(dense, prompt, generate), measure(keep_one, prompt, generate),
+                      measure(lazy, prompt, generate)};
   };
   measure_all();  // warm-up
   std::vector<std::array<Times, 3>> runs;
   double gemm = 0;
   for (Index i = 0; i < options.repeats; ++i) {
-    gemm = std::max(gemm, gemm_rate(config, options.prompt, options.dtype == "bf16", options.threads));
+    gemm = std::max(gemm, gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads));
     runs.push_back(measure_all());
   }
   constexpr std::size_t dense_run = 0;
@@ -122,7 +124,7 @@ nlohmann::ordered_json run(const Options& options) {
       {"shape", options.shape},
       {"dtype", options.dtype},
       {"threads", options.threads},
-      {"prompt_tokens", options.prompt},
+      {"prompt_tokens", prompt_length},
       {"schedule", options.pruning.schedule},
       {"repeats", options.repeats},
       {"dense_ms", prefill(dense_run)},
@@ -136,7 +138,7 @@ nlohmann::ordered_json run(const Options& options) {
       {"dense_gflops", dense_rate * 1e-9},
       {"gemm_gflops", gemm * 1e-9},
       {"dense_share_of_gemm_percent", 100 * dense_rate / gemm},
-      {"generated_tokens", options.generate},
+      {"generated_tokens", generate},
       {"dense_decode_ms", decode(dense_run)},
       {"lazy_decode_ms", decode(lazy_run)},
       {"dense_generation_ms", prefill(dense_run) + decode(dense_run)},
@@ -147,6 +149,56 @@ nlohmann::ordered_json run(const Options& options) {
        })}};
 }
 
+#ifdef LAZYLLM_HAS_CUDA
+/// Of every prompt length with every batch size; a case for which there is no time or no memory says so.
+nlohmann::ordered_json run_on_device(const Options& options) {
+  if (options.dtype != "bf16") detail::fail("--dtype ", options.dtype, ": on a CUDA device it is bf16");
+  const Clock::time_point start = Clock::now();
+  const std::string gpu = device_name();
+  const ModelConfig config = shape_named(options.shape);
+  DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
+  const auto pruner = make_pruner(options.pruning, config.layers);
+  nlohmann::ordered_json reports = nlohmann::ordered_json::array();
+  for (const Index prompt : options.prompts) {
+    for (const Index batch : options.batches) {
+      const DeviceCase what{prompt, batch, std::min(options.generate, prompt), options.repeats};
+      nlohmann::ordered_json result{{"device", options.device},
+                                    {"gpu", gpu},
+                                    {"shape", options.shape},
+                                    {"dtype", options.dtype},
+                                    {"schedule", options.pruning.schedule},
+                                    {"prompt_tokens", prompt},
+                                    {"batch", batch}};
+      if (seconds_since(start) > options.seconds) {
+        result["left_out"] = fmt::format("no time was left of {:.0f} s", options.seconds);
+      } else {
+        try {
+          result.update(report(what, bench.measure(what, pruner), bench.weight_bytes()));
+        } catch (const cuda_error& error) {
+          if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) throw;
+          result["left_out"] = error.what();
+        }
+      }
+      reports.push_back(std::move(result));
+    }
+  }
+  return reports;
+}
+#endif
+
+nlohmann::ordered_json run(const Options& options) {
+  if (options.device == "cpu") {
+    check_for_cpu(options);
+    return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options);
+  }
+#ifdef LAZYLLM_HAS_CUDA
+  return run_on_device(options);
+#else
+  detail::fail("--device ", options.device,
+               ": this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -155,8 +207,16 @@ int main(int argc, char** argv) {
       "Times prefill and decode of a randomly initialised model: dense, through the library with everything kept, and "
       "with pruning, in turn.",
       "ttft_bench");
-  app.add_option("--shape", options.shape, "134m, 1.1b or llama-2-7b")->capture_default_str();
-  app.add_option("--prompt", options.prompt, "prompt tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--device", options.device, "where to compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--shape", options.shape, "134m, 1.1b, llama-2-7b or llama-3-8b")->capture_default_str();
+  app.add_option("--prompt", options.prompts, "prompt tokens; on a CUDA device several lengths, one after the other")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", options.batches, "sequences at once, on a CUDA device; several one after the other")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   add_pruning_options(app, options.pruning);
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
@@ -170,13 +230,15 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", options.repeats, "runs of each; figures are medians")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--seconds", options.seconds,
+                 "start no new case after so many seconds, and name those left out; on a CUDA device")
+      ->check(CLI::PositiveNumber);
   app.add_option("--json", options.json, "write the figures to this file instead of the standard output");
   CLI11_PARSE(app, argc, argv);
   try {
-    options.generate = std::min(options.generate, options.prompt);
     std::optional<OutputFile> file;
     if (!options.json.empty()) file.emplace(options.json);
-    const auto report = options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options);
+    const auto report = run(options);
     if (file) {
       file->commit(report.dump(2) + "\n");
     } else {

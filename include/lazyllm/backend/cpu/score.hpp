@@ -53,18 +53,14 @@ float dot(const float* a, const T* b, Index width) {
   return sum;
 }
 
-}  // namespace detail
-
-/// Attention probabilities of the last rows of a sequence, mean over the query heads (eq. 1), reduced over these rows.
-/// \param queries    Q of the whole batch
-/// \param first_row  the first of the rows in the batch
-/// \param limits     `[rows]` row first_row + i sees the first `limits[i]` active keys; the others have probability 0
-/// \param keys       a `KeyView` of the sequence in this layer
-/// \param active     `[keys]` positions of the active keys
-/// \param scores     `[keys]` output
+/// The scores of one sequence.
 template <class T, class Keys>
-void attention_scores(Context& context, const QueryRows<T>& queries, Index first_row, Positions limits,
-                      const Keys& keys, Positions active, Reduce reduce, std::span<float> scores) {
+void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Keys>& task) {
+  const Positions limits = task.limits;
+  const Positions active = task.active;
+  const Keys& keys = task.keys;
+  const Reduce reduce = task.reduce;
+  const std::span<float> scores = task.scores;
   const Index count = std::ssize(active);
   const Index heads = queries.heads;
   const Index group = heads / keys.heads;
@@ -79,11 +75,11 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index first
 
   constexpr Index grain = 256;
   for (std::size_t r = 0; r < limits.size(); ++r) {
-    const Index row = first_row + static_cast<Index>(r);
+    const Index row = task.first_row + static_cast<Index>(r);
     const Index visible = limits[r];
     for (Index head = 0; head < heads; ++head) {
       std::transform(queries.query(row, head), queries.query(row, head) + queries.head_width,
-                     query + head * queries.head_width, detail::to_float<T>);
+                     query + head * queries.head_width, to_float<T>);
     }
     context.for_chunks(visible, grain, [&](Index first, Index last) {
       for (Index i = first; i < last; ++i) {
@@ -91,7 +87,7 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index first
           const auto* key = keys.key(active[static_cast<std::size_t>(i)], kv_head);
           for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
             weights[head * stride + i] =
-                queries.scale * detail::dot(query + head * queries.head_width, key, queries.head_width);
+                queries.scale * dot(query + head * queries.head_width, key, queries.head_width);
           }
         }
       }
@@ -123,18 +119,23 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index first
   }
 }
 
+}  // namespace detail
+
+using lazyllm::attention_scores;
+
+/// Computes the scores of `count` sequences; `task_of(i)` is the `ScoreTask` of the i-th.
+/// \param queries  Q of the whole batch
+template <class T, class TaskOf>
+void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
+  for (Index i = 0; i < count; ++i) detail::score_one(context, queries, task_of(i));
+}
+
 /// Adds `scores` to `sums`, or sets `sums` to them if `first`, and copies the sums back. All `[keys]`.
 inline void accumulate_scores(Context&, std::span<float> scores, std::span<float> sums, bool first) {
   for (std::size_t i = 0; i < scores.size(); ++i) {
     sums[i] = first ? scores[i] : sums[i] + scores[i];
     scores[i] = sums[i];
   }
-}
-
-/// Copies `scores[kept[i]]` to `target[i]`.
-inline void gather_scores(Context&, std::span<const float> scores, std::span<const Index> kept,
-                          std::span<float> target) {
-  for (std::size_t i = 0; i < kept.size(); ++i) target[i] = scores[static_cast<std::size_t>(kept[i])];
 }
 
 /// Gives every key a number that depends on the seed and its position only.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lazyllm/backend/cpu/context.hpp"
+#include "lazyllm/backend/cpu/score.hpp"
 #include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
 
@@ -69,6 +70,11 @@ inline Index select_one(Context& context, const SelectionTask& task, std::vector
   const std::span<float> scores = task.scores;
   const Selection& selection = task.selection;
   const bool by_mass = selection.kind == Selection::Kind::mass;
+  if (selection.random_seed) {
+    random_scores(context, *selection.random_seed, task.active, scores);
+  } else if (task.pooling > 1) {
+    pool_scores(context, task.pooling, scores);
+  }
   float highest = 0;
   for (std::size_t i = 0; i < scores.size(); ++i) {
     if (!std::isfinite(scores[i])) return static_cast<Index>(i);

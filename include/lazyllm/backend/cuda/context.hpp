@@ -8,6 +8,7 @@
 #include <span>
 
 #include "lazyllm/backend/cuda/memory.hpp"
+#include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/positions.hpp"
 #include "lazyllm/error.hpp"
 
@@ -98,6 +99,8 @@ namespace detail {
 /// Lays out several arrays in one piece of memory.
 class Layout {
  public:
+  static constexpr Index alignment = 16;
+
   /// Where `count` elements of T begin, in bytes.
   template <class T>
   Index add(Index count) {
@@ -109,7 +112,6 @@ class Layout {
   Index bytes() const { return bytes_; }
 
  private:
-  static constexpr Index alignment = 16;
   Index bytes_ = 0;
 };
 
@@ -121,6 +123,19 @@ T* at(std::byte* memory, Index offset) {
 /// Whether the keys are the positions 0, 1, …, so that they need not be copied to the device.
 inline bool contiguous(Positions active) {
   return active.empty() || active.back() + 1 == static_cast<Position>(active.size());
+}
+
+/// Of tasks that share the numbers from 0 on, task t from its `first` on: the task that `number` belongs to.
+template <class Task, class Number>
+LAZYLLM_HOST_DEVICE const Task& task_of(const Task* tasks, int count, Number Task::*first, Number number) {
+  int begin = 0;
+  while (count > 1) {  // it is among tasks [begin, begin + count)
+    const int half = count / 2;
+    const bool upper = tasks[begin + half].*first <= number;
+    begin += upper ? half : 0;
+    count = upper ? count - half : half;
+  }
+  return tasks[begin];
 }
 
 }  // namespace detail

@@ -22,6 +22,11 @@ inline void check(cudaError_t code, const char* call) {
   throw cuda_error(std::string("lazyllm: ") + call + ": " + cudaGetErrorString(code));
 }
 
+/// For calls that must not throw: takes care that no later call reports their error as its own.
+inline void forget(cudaError_t code) noexcept {
+  if (code != cudaSuccess) cudaGetLastError();
+}
+
 }  // namespace detail
 
 /// Device memory in the order of a stream: allocating and freeing are enqueued, so later work on the stream may use the
@@ -32,7 +37,7 @@ struct DeviceAllocator {
   static cudaError_t allocate(void** memory, Index bytes, cudaStream_t stream) {
     return cudaMallocAsync(memory, static_cast<std::size_t>(bytes), stream);
   }
-  static void free(void* memory, cudaStream_t stream) noexcept { cudaFreeAsync(memory, stream); }
+  static void free(void* memory, cudaStream_t stream) noexcept { detail::forget(cudaFreeAsync(memory, stream)); }
 };
 
 /// Page-locked host memory, which both sides can read and write. Allocated at once; freeing waits for the stream, whose
@@ -44,8 +49,8 @@ struct PinnedAllocator {
     return cudaMallocHost(memory, static_cast<std::size_t>(bytes));
   }
   static void free(void* memory, cudaStream_t stream) noexcept {
-    cudaStreamSynchronize(stream);
-    cudaFreeHost(memory);
+    detail::forget(cudaStreamSynchronize(stream));
+    detail::forget(cudaFreeHost(memory));
   }
 };
 
@@ -75,6 +80,7 @@ class Memory {
 
   std::byte* data() const { return data_; }
   Index bytes() const { return bytes_; }
+  cudaStream_t stream() const { return stream_; }
 
  private:
   void swap(Memory& other) noexcept {
@@ -101,7 +107,7 @@ class Event {
     return *this;
   }
   ~Event() {
-    if (event_ != nullptr) cudaEventDestroy(event_);
+    if (event_ != nullptr) detail::forget(cudaEventDestroy(event_));
   }
 
   /// Marks the end of the work that is on the stream now. Throws `cuda_error`.
@@ -120,15 +126,20 @@ class Event {
 };
 
 /// Growable matrix; growing keeps the rows. New rows are uninitialised. All work is enqueued on the context's stream,
-/// which must outlive the buffer.
+/// which must outlive the buffer and stays the buffer's: on another one, rows could be overwritten while they are read.
 template <class Context, class T, class Allocator>
 class GrowingRows {
  public:
   using value_type = T;
 
   /// Makes room for `rows` rows of `width` elements, at least doubling what is there when it must grow. The width may
-  /// only change while the buffer is empty. Throws `cuda_error` and changes nothing if there is no memory.
+  /// only change while the buffer is empty. Throws, and changes nothing, `cuda_error` if there is no memory and
+  /// `invalid_argument` for a context of another stream.
   void reserve(Context& context, Index rows, Index width) {
+    if (rows_ > 0 && memory_.stream() != context.stream()) {
+      lazyllm::detail::fail("cuda: rows of stream ", memory_.stream(), " are used with a context of stream ",
+                            context.stream(), "; they must be the same");
+    }
     if (rows <= rows_) return;
     const Index grown = rows_ == 0 ? rows : std::max(rows, 2 * rows_);
     Memory<Allocator> memory(context.stream(), grown * width * static_cast<Index>(sizeof(T)));

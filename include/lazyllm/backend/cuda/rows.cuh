@@ -1,8 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "lazyllm/backend/cuda/context.hpp"
@@ -13,66 +13,70 @@ namespace lazyllm::cuda {
 
 namespace detail {
 
+/// Where one row is copied from and to.
+struct RowPlaces {
+  const std::byte* source;
+  std::byte* target;
+};
+
 /// Copies word i % words of row i / words.
 template <class Word>
 struct CopyWord {
-  const std::byte* source;
-  std::byte* target;
-  const Index* from;
-  const Index* to;
-  Index source_stride;  // bytes
-  Index target_stride;
+  const RowPlaces* rows;
   std::uint32_t words;  // of a row
 
   LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
-    const std::uint32_t row = i / words;
+    const RowPlaces row = rows[i / words];
     const std::uint32_t word = i % words;
-    reinterpret_cast<Word*>(target + to[row] * target_stride)[word] =
-        reinterpret_cast<const Word*>(source + from[row] * source_stride)[word];
+    reinterpret_cast<Word*>(row.target)[word] = reinterpret_cast<const Word*>(row.source)[word];
   }
 };
 
 template <class Word>
-void copy_words(Context& context, CopyWord<Word> copy, Index row_bytes, Index count) {
+void copy_words(Context& context, const RowPlaces* rows, Index count, Index row_bytes) {
   const Index words = row_bytes / static_cast<Index>(sizeof(Word));
   const Index rows_at_once = UINT32_MAX / words;
-  copy.words = static_cast<std::uint32_t>(words);
-  for (; count > 0; count -= rows_at_once) {
-    for_each(context, static_cast<std::uint32_t>(std::min(count, rows_at_once) * words), copy);
-    copy.from += rows_at_once;
-    copy.to += rows_at_once;
+  for (; count > 0; count -= rows_at_once, rows += rows_at_once) {
+    for_each(context, static_cast<std::uint32_t>(std::min(count, rows_at_once) * words),
+             CopyWord<Word>{rows, static_cast<std::uint32_t>(words)});
   }
 }
 
 }  // namespace detail
 
-/// Enqueues copies of row `from[i]` of `source` to row `to[i]` of `target` for every i, both in memory that the device
-/// can reach. Gather, scatter and merge are all this. The matrices must not overlap; no two `to` may be equal. The
-/// lists are the host's and may be changed at once. Throws `cuda_error`.
+using lazyllm::copy_rows;
+
+/// Enqueues all `copies` at once, between matrices of one width in memory that the device can reach, in the widest
+/// words that all rows begin on and are made of. The lists are the host's and may be changed at once. Throws
+/// `cuda_error`.
 template <class T>
-void copy_rows(Context& context, Rows<const T> source, std::span<const Index> from, Rows<T> target,
-               std::span<const Index> to) {
-  if (from.empty()) return;
-  const auto count = std::ssize(from);
-  const auto list_bytes = from.size_bytes();
-  std::byte* const lists = context.workspace(2 * static_cast<Index>(list_bytes));
-  context.upload(lists, 2 * static_cast<Index>(list_bytes), [&](std::byte* host) {
-    std::memcpy(host, from.data(), list_bytes);
-    std::memcpy(host + list_bytes, to.data(), list_bytes);
-  });
+void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
   constexpr auto size = static_cast<Index>(sizeof(T));
+  Index count = 0;
+  Index width = 0;
+  std::uintptr_t places = 0;
+  for (const RowCopy<T>& copy : copies) {
+    if (copy.from.empty()) continue;
+    count += std::ssize(copy.from);
+    width = copy.source.width;
+    places |= reinterpret_cast<std::uintptr_t>(copy.source.data) | reinterpret_cast<std::uintptr_t>(copy.target.data) |
+              static_cast<std::uintptr_t>((copy.source.stride | copy.target.stride | width) * size);
+  }
+  if (count == 0) return;
+  const Index bytes = count * static_cast<Index>(sizeof(detail::RowPlaces));
+  std::byte* const lists = context.workspace(bytes);
+  context.upload(lists, bytes, [&](std::byte* host) {
+    auto* row = detail::at<detail::RowPlaces>(host, 0);
+    for (const RowCopy<T>& copy : copies) {
+      for (std::size_t i = 0; i < copy.from.size(); ++i) {
+        *row++ = {reinterpret_cast<const std::byte*>(copy.source.row(copy.from[i])),
+                  reinterpret_cast<std::byte*>(copy.target.row(copy.to[i]))};
+      }
+    }
+  });
   const auto run = [&]<class Word>(Word) {
-    detail::copy_words<Word>(
-        context,
-        {reinterpret_cast<const std::byte*>(source.data), reinterpret_cast<std::byte*>(target.data),
-         reinterpret_cast<const Index*>(lists), reinterpret_cast<const Index*>(lists) + count, source.stride * size,
-         target.stride * size, 0},
-        source.width * size, count);
+    detail::copy_words<Word>(context, detail::at<const detail::RowPlaces>(lists, 0), count, width * size);
   };
-  // The widest word that every row begins on and is made of.
-  const std::uintptr_t places = reinterpret_cast<std::uintptr_t>(source.data) |
-                                reinterpret_cast<std::uintptr_t>(target.data) |
-                                static_cast<std::uintptr_t>((source.stride | target.stride | source.width) * size);
   if (places % sizeof(uint4) == 0) {
     run(uint4{});
   } else if (places % sizeof(std::uint32_t) == 0) {

@@ -51,72 +51,84 @@ struct PartialSoftmax {
   float sum;  // of exp(logit - highest)
 };
 
-/// Softmaxes of some rows of a sequence, not put together yet.
-struct PartedSoftmax {
-  float* logits;          // `[rows x heads x count]`
-  PartialSoftmax* parts;  // `[rows x heads x part_count]`
-  int rows;
-  int heads;
-  int count;  // of keys
-  int part_count;
-};
-
-/// What these softmaxes are of.
-template <class T, class Keys>
-struct ScoreProblem {
-  QueryRows<T> queries;
+/// The scores of one sequence. The keys are cut into parts, whose softmaxes are put together afterwards; the rows are
+/// done some at a time.
+template <class Keys>
+struct DeviceScoreTask {
   Keys keys;
   const Position* active;  // `[count]`, or null where the keys are the first positions
   const Position* limits;  // `[rows]`
+  float* logits;           // `[rows at a time x heads x count]`
+  PartialSoftmax* parts;   // `[rows at a time x heads x part_count]`
+  float* scores;           // `[count]`
   Index first_row;
-  int part;   // keys of a part
-  int lanes;  // that share a key, a power of two
-  PartedSoftmax softmax;
+  int rows;
+  int count;
+  int part;  // keys of a part
+  int part_count;
+  int first_part_block;
+  int first_key_block;
+  Reduce reduce;
+};
 
-  __device__ const auto* key(int i, int kv_head) const {
-    return keys.key(active == nullptr ? static_cast<Position>(i) : active[i], kv_head);
-  }
+/// Which rows of each sequence are done now: `[first, first + count)`, as far as there are.
+struct RowRange {
+  int first;
+  int count;
+
+  __device__ int of(int rows) const { return rows - first < count ? rows - first : count; }
 };
 
 inline constexpr int most_threads = 256;  // of a block
 inline constexpr int keys_at_once = 4;    // of a group of lanes
 inline constexpr int longest_part = 1024;
 
-/// One block for each part of the keys and key head: the logits of its keys for all queries of the head, `tile` at a
-/// time, and each query's maximum and sum. A group of `lanes` lanes takes some keys at once, each lane some chunks of
-/// them. The second and later tiles find the keys in the cache.
+/// One block for each part of the keys and key head: the logits of its keys for all queries of the head, and each
+/// query's maximum and sum. A group of `lanes` lanes takes some keys at once, each lane some chunks of them, for `tile`
+/// queries at a time; the second and later tiles find these keys in the L1 cache.
 template <int tile, class T, class Keys>
-__global__ void __launch_bounds__(most_threads, 2) partial_softmax(const ScoreProblem<T, Keys> problem) {
+__global__ void __launch_bounds__(most_threads, 2)
+    partial_softmax(const QueryRows<T> all_queries, const DeviceScoreTask<Keys>* tasks, int task_count,
+                    const RowRange range, int lanes) {
   using Key = typename Keys::value_type;
   constexpr int chunk = chunk_size<Key>;
   static_assert(sizeof(Key) == sizeof(T), "queries and keys must be of types of the same size");
-  __shared__ float logits[tile][longest_part];
-  const auto kv_head = static_cast<int>(blockIdx.x);
-  const auto part = static_cast<int>(blockIdx.y);
-  const PartedSoftmax& softmax = problem.softmax;
-  const int group = softmax.heads / static_cast<int>(problem.keys.heads);
-  const int queries = softmax.rows * group;
-  const int first = part * problem.part;
-  const int count = softmax.count - first < problem.part ? softmax.count - first : problem.part;
-  const auto width = static_cast<int>(problem.queries.head_width);
-  const int lanes = problem.lanes;
+  const auto block = static_cast<int>(blockIdx.x);
+  const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_part_block, block);
+  const Keys keys = task.keys;
+  const auto heads = static_cast<int>(all_queries.heads);
+  const auto kv_heads = static_cast<int>(keys.heads);
+  const int kv_head = (block - task.first_part_block) % kv_heads;
+  const int part = (block - task.first_part_block) / kv_heads;
+  const int group = heads / kv_heads;
+  const int queries = range.of(task.rows) * group;
+  const int first = part * task.part;
+  const int count = task.count - first < task.part ? task.count - first : task.part;
+  const auto width = static_cast<int>(all_queries.head_width);
   const int step = threads() / lanes * keys_at_once;
+  const auto row_of = [&](int query) { return query / group; };
+  const auto head_of = [&](int query) { return kv_head * group + query % group; };
+  // Where the logits of a query begin, and how many of its part's keys it sees.
+  const auto logits_of = [&](int query) {
+    return task.logits + (static_cast<Index>(row_of(query)) * heads + head_of(query)) * task.count + first;
+  };
+  const auto visible_to = [&](int query) { return static_cast<int>(task.limits[range.first + row_of(query)]) - first; };
 
-  for (int first_query = 0; first_query < queries; first_query += tile) {
-    // Out of range, the last query or key stands in, and the result is not used.
-    const T* query[tile];
+  for (int begin = 0; begin < count; begin += step) {  // the same for all threads: a warp works together
+    // Out of range, the last key or query stands in, and the result is not used.
+    const int own = begin + thread() / lanes * keys_at_once;
+    const Key* key[keys_at_once];
 #pragma unroll
-    for (int q = 0; q < tile; ++q) {
-      const int number = first_query + q < queries ? first_query + q : queries - 1;
-      query[q] = problem.queries.query(problem.first_row + number / group, kv_head * group + number % group);
+    for (int k = 0; k < keys_at_once; ++k) {
+      const int i = first + (own + k < count ? own + k : count - 1);
+      key[k] = keys.key(task.active == nullptr ? static_cast<Position>(i) : task.active[i], kv_head);
     }
-    for (int begin = 0; begin < count; begin += step) {  // the same for all threads: a warp works together
-      const int own = begin + thread() / lanes * keys_at_once;
-      const Key* key[keys_at_once];
+    for (int first_query = 0; first_query < queries; first_query += tile) {
+      const T* query[tile];
 #pragma unroll
-      for (int k = 0; k < keys_at_once; ++k) {
-        const int i = own + k < count ? own + k : count - 1;
-        key[k] = problem.key(first + i, kv_head);
+      for (int q = 0; q < tile; ++q) {
+        const int number = first_query + q < queries ? first_query + q : queries - 1;
+        query[q] = all_queries.query(task.first_row + range.first + row_of(number), head_of(number));
       }
       float dot[tile][keys_at_once] = {};
       for (int at = thread() % lanes * chunk; at < width; at += lanes * chunk) {
@@ -136,80 +148,82 @@ __global__ void __launch_bounds__(most_threads, 2) partial_softmax(const ScorePr
       }
 #pragma unroll
       for (int q = 0; q < tile; ++q) {
+        const bool used = first_query + q < queries;
+        const int number = used ? first_query + q : queries - 1;
+        float* const logits = logits_of(number) + own;
+        const int visible = visible_to(number) - own;
 #pragma unroll
         for (int k = 0; k < keys_at_once; ++k) {
-          const float logit = problem.queries.scale * lanes_sum(dot[q][k], lanes);
-          if (thread() % lanes == 0 && own + k < count) logits[q][own + k] = logit;
+          const float logit = all_queries.scale * lanes_sum(dot[q][k], lanes);
+          if (used && thread() % lanes == k % lanes && own + k < count) logits[k] = k < visible ? logit : -INFINITY;
         }
       }
     }
-    __syncthreads();
-    for (int q = warp(); q < tile && first_query + q < queries; q += warps()) {
-      const int row = (first_query + q) / group;
-      const int head = kv_head * group + (first_query + q) % group;
-      const int visible = static_cast<int>(problem.limits[row]) - first;
-      const Index place = static_cast<Index>(row) * softmax.heads + head;
-      float highest = -INFINITY;
-      for (int i = lane(); i < count; i += warp_size) {
-        const float logit = i < visible ? logits[q][i] : -INFINITY;
-        softmax.logits[place * softmax.count + first + i] = logit;
-        highest = fmaxf(highest, logit);
-      }
-      highest = warp_max(highest);
-      float sum = 0;
-      for (int i = lane(); i < count && i < visible; i += warp_size) sum += expf(logits[q][i] - highest);
-      sum = lanes_sum(sum);
-      if (lane() == 0) softmax.parts[place * softmax.part_count + part] = {highest, sum};
+  }
+  __syncthreads();
+  for (int q = warp(); q < queries; q += warps()) {
+    const float* const logits = logits_of(q);
+    float highest = -INFINITY;
+    for (int i = lane(); i < count; i += warp_size) highest = fmaxf(highest, logits[i]);
+    highest = warp_max(highest);
+    float sum = 0;
+    const int visible = visible_to(q);
+    for (int i = lane(); i < count && i < visible; i += warp_size) sum += expf(logits[i] - highest);
+    sum = lanes_sum(sum);
+    if (lane() == 0) {
+      task.parts[(static_cast<Index>(row_of(q)) * heads + head_of(q)) * task.part_count + part] = {highest, sum};
     }
-    __syncthreads();
   }
 }
 
 /// One thread for each key: the probabilities from the logits and all parts' maxima and sums, mean over the heads,
-/// reduced over the rows and with the scores of earlier ones. `share` is a row's part of a mean. `fmaxf` passes NaN by,
-/// but the sums are NaN then.
-template <Reduce reduce>
+/// reduced over the rows and with the scores of earlier ones. `fmaxf` passes NaN by, but the sums are NaN then.
+template <class Keys>
 __global__ void __launch_bounds__(most_threads)
-    combine_parts(const PartedSoftmax softmax, float share, bool first, float* scores) {
+    combine_parts(const DeviceScoreTask<Keys>* tasks, int task_count, const RowRange range, int heads) {
   constexpr int heads_at_once = 64;
   __shared__ float highest[heads_at_once];
   __shared__ float factor[heads_at_once];
-  const int key = static_cast<int>(blockIdx.x) * threads() + thread();
-  float score = first || key >= softmax.count ? 0 : scores[key];
-  for (int row = 0; row < softmax.rows; ++row) {
+  const auto block = static_cast<int>(blockIdx.x);
+  const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_key_block, block);
+  const int rows = range.of(task.rows);
+  const int key = (block - task.first_key_block) * threads() + thread();
+  const float share = 1 / static_cast<float>(task.rows);
+  float score = range.first == 0 || key >= task.count ? 0 : task.scores[key];
+  for (int row = 0; row < rows; ++row) {
     float probability = 0;
-    for (int first_head = 0; first_head < softmax.heads; first_head += heads_at_once) {
-      const int heads = softmax.heads - first_head < heads_at_once ? softmax.heads - first_head : heads_at_once;
-      const Index first_place = static_cast<Index>(row) * softmax.heads + first_head;
-      for (int head = warp(); head < heads; head += warps()) {
-        const PartialSoftmax* const parts = softmax.parts + (first_place + head) * softmax.part_count;
+    for (int first_head = 0; first_head < heads; first_head += heads_at_once) {
+      const int some_heads = heads - first_head < heads_at_once ? heads - first_head : heads_at_once;
+      const Index first_place = static_cast<Index>(row) * heads + first_head;
+      for (int head = warp(); head < some_heads; head += warps()) {
+        const PartialSoftmax* const parts = task.parts + (first_place + head) * task.part_count;
         float maximum = -INFINITY;
-        for (int p = lane(); p < softmax.part_count; p += warp_size) maximum = fmaxf(maximum, parts[p].highest);
+        for (int p = lane(); p < task.part_count; p += warp_size) maximum = fmaxf(maximum, parts[p].highest);
         maximum = warp_max(maximum);
         float sum = 0;
-        for (int p = lane(); p < softmax.part_count; p += warp_size) {
+        for (int p = lane(); p < task.part_count; p += warp_size) {
           if (parts[p].sum != 0) sum += parts[p].sum * expf(parts[p].highest - maximum);
         }
         sum = lanes_sum(sum);
         if (lane() == 0) {
           highest[head] = maximum;
-          factor[head] = 1 / (sum * static_cast<float>(softmax.heads));
+          factor[head] = 1 / (sum * static_cast<float>(heads));
         }
       }
       __syncthreads();
-      if (key < softmax.count) {
-        for (int head = 0; head < heads; ++head) {
-          const float logit = softmax.logits[(first_place + head) * softmax.count + key];
+      if (key < task.count) {
+        for (int head = 0; head < some_heads; ++head) {
+          const float logit = task.logits[(first_place + head) * task.count + key];
           probability += factor[head] * expf(logit - highest[head]);
         }
       }
       __syncthreads();
     }
     // The product lets a NaN through the maximum, so that it is reported and not lost.
-    score = reduce == Reduce::mean ? score + probability * share
-                                   : (score < probability ? probability : score) + 0 * probability;
+    score = task.reduce == Reduce::mean ? score + probability * share
+                                        : (score < probability ? probability : score) + 0 * probability;
   }
-  if (key < softmax.count) scores[key] = score;
+  if (key < task.count && rows > 0) task.scores[key] = score;
 }
 
 inline unsigned whole_warps(Index threads) {
@@ -217,88 +231,132 @@ inline unsigned whole_warps(Index threads) {
       std::clamp<Index>((threads + warp_size - 1) / warp_size * warp_size, warp_size, most_threads));
 }
 
-template <int tile, class T, class Keys>
-void launch_partial(Context& context, const ScoreProblem<T, Keys>& problem) {
-  const PartedSoftmax& softmax = problem.softmax;
-  launch(context, dim3(static_cast<unsigned>(problem.keys.heads), static_cast<unsigned>(softmax.part_count)),
-         whole_warps(std::min(problem.part, softmax.count) * problem.lanes / keys_at_once),
-         partial_softmax<tile, T, Keys>, problem);
+/// Keys of a part: enough parts to fill the device, cut by the number of keys alone, so that results are the same on
+/// every device and in every batch.
+inline Index part_of(Index keys) {
+  constexpr Index most_parts = 128;
+  return std::clamp<Index>((keys + most_parts - 1) / most_parts, 128, longest_part);
 }
 
-template <Reduce reduce>
-void launch_combine(Context& context, const PartedSoftmax& softmax, float share, bool first, float* scores) {
-  const unsigned threads = whole_warps(softmax.count);
-  const unsigned blocks = (static_cast<unsigned>(softmax.count) + threads - 1) / threads;
-  launch(context, dim3(blocks), threads, combine_parts<reduce>, softmax, share, first, scores);
+inline Index parts_of(Index keys) { return (keys + part_of(keys) - 1) / part_of(keys); }
+
+/// What a batch of score tasks needs.
+struct ScoreExtent {
+  template <class TaskOf>
+  ScoreExtent(Index heads, Index count, const TaskOf& task_of) {
+    constexpr Index most_rows_at_once = 8;
+    constexpr Index most_logits = Index{1} << 25;
+    for (Index i = 0; i < count; ++i) {
+      const auto task = task_of(i);
+      const Index keys = std::ssize(task.active);
+      limits += std::ssize(task.limits);
+      active += contiguous(task.active) ? 0 : keys;
+      all_keys += keys;
+      parts += parts_of(keys);
+      rows = std::max(rows, std::ssize(task.limits));
+      longest = std::max(longest, keys);
+      group = std::max<Index>(group, heads / task.keys.heads);
+    }
+    rows_at_once = std::min(rows, std::clamp<Index>(most_logits / (heads * all_keys), 1, most_rows_at_once));
+  }
+
+  Index limits = 0;  // in all lists
+  Index active = 0;
+  Index all_keys = 0;
+  Index parts = 0;
+  Index rows = 0;  // of the task that has most
+  Index longest = 0;
+  Index group = 1;
+  Index rows_at_once = 0;
+};
+
+template <int tile, class T, class Keys>
+void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceScoreTask<Keys>* tasks, Index count,
+                    RowRange range, Index longest, Index blocks) {
+  const Index chunks = (queries.head_width + chunk_size<T> - 1) / chunk_size<T>;
+  const auto lanes = std::min<Index>(std::bit_ceil(static_cast<std::size_t>(chunks)), warp_size);
+  launch(context, dim3(static_cast<unsigned>(blocks)),
+         whole_warps(std::min(part_of(longest), longest) * lanes / keys_at_once), partial_softmax<tile, T, Keys>,
+         queries, tasks, static_cast<int>(count), range, static_cast<int>(lanes));
 }
 
 }  // namespace detail
 
-/// Enqueues the computation of the attention probabilities of the last rows of a sequence, mean over the query heads
-/// (eq. 1), reduced over these rows. K is read once for up to eight rows; the softmax is put together from parts of the
-/// keys, as many as fill the device, cut the same on every device. Throws `cuda_error`.
-/// \param queries    Q of the whole batch, on the device; `float`, `__half` or `__nv_bfloat16`
-/// \param first_row  the first of the rows in the batch
-/// \param limits     `[rows]` row first_row + i sees the first `limits[i]` active keys; the others have probability 0
-/// \param keys       a `KeyView` of the sequence in this layer, on the device; `key` is called by kernels
-/// \param active     `[keys]` positions of the active keys
-/// \param scores     `[keys]` output, on the device; the other lists are the host's and may be changed at once
-template <class T, class Keys>
-void attention_scores(Context& context, const QueryRows<T>& queries, Index first_row, Positions limits,
-                      const Keys& keys, Positions active, Reduce reduce, std::span<float> scores) {
-  constexpr Index most_parts = 128;
-  constexpr Index rows_at_once = 8;  // more would need much scratch memory
-  const Index count = std::ssize(active);
-  const Index all_rows = std::ssize(limits);
-  const Index rows = std::min(all_rows, rows_at_once);
-  const Index part = std::clamp<Index>((count + most_parts - 1) / most_parts, 128, detail::longest_part);
-  const Index part_count = (count + part - 1) / part;
-  const bool first_positions = detail::contiguous(active);
+using lazyllm::attention_scores;
 
+/// Enqueues the computation of the scores of `count` sequences, all in the same launches; `task_of(i)` is the
+/// `ScoreTask` of the i-th, its lists on the host, which may be changed at once, its scores and keys on the device.
+/// `key` of the key view is called by kernels. K is read once for up to eight rows, fewer where their logits `[rows x
+/// heads x keys]` would need more than 128 MiB of scratch memory. Throws `cuda_error`.
+/// \param queries  Q of the whole batch, on the device; `float`, `__half` or `__nv_bfloat16`
+template <class T, class TaskOf>
+void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
+  using Keys = decltype(task_of(Index{}).keys);
+  using Task = detail::DeviceScoreTask<Keys>;
+  static_assert(alignof(Task) <= detail::Layout::alignment);
+  if (count == 0) return;
+  const detail::ScoreExtent extent(queries.heads, count, task_of);
+  const Index softmaxes = extent.rows_at_once * queries.heads;
   detail::Layout layout;
-  const Index device_limits = layout.add<Position>(all_rows);
-  const Index device_active = layout.add<Position>(first_positions ? 0 : count);
+  const Index tasks = layout.add<Task>(count);
+  Index next_limits = layout.add<Position>(extent.limits);
+  Index next_active = layout.add<Position>(extent.active);
   const Index uploaded = layout.bytes();
-  const Index logits = layout.add<float>(rows * queries.heads * count);
-  const Index parts = layout.add<detail::PartialSoftmax>(rows * queries.heads * part_count);
+  Index next_logits = layout.add<float>(softmaxes * extent.all_keys);
+  Index next_parts = layout.add<detail::PartialSoftmax>(softmaxes * extent.parts);
   std::byte* const memory = context.workspace(layout.bytes());
+  const auto key_threads = static_cast<Index>(detail::whole_warps(extent.longest));
+  Index part_blocks = 0;
+  Index key_blocks = 0;
   context.upload(memory, uploaded, [&](std::byte* host) {
-    std::memcpy(host + device_limits, limits.data(), limits.size_bytes());
-    if (!first_positions) std::memcpy(host + device_active, active.data(), active.size_bytes());
+    const auto copied = [&](Positions list, Index& next) {
+      std::memcpy(host + next, list.data(), list.size_bytes());
+      const Position* const device = detail::at<const Position>(memory, next);
+      next += static_cast<Index>(list.size_bytes());
+      return device;
+    };
+    for (Index i = 0; i < count; ++i) {
+      const auto task = task_of(i);
+      const Index keys = std::ssize(task.active);
+      const Index parts = detail::parts_of(keys);
+      detail::at<Task>(host, tasks)[i] = {
+          .keys = task.keys,
+          .active = detail::contiguous(task.active) ? nullptr : copied(task.active, next_active),
+          .limits = copied(task.limits, next_limits),
+          .logits = detail::at<float>(memory, next_logits),
+          .parts = detail::at<detail::PartialSoftmax>(memory, next_parts),
+          .scores = task.scores.data(),
+          .first_row = task.first_row,
+          .rows = static_cast<int>(task.limits.size()),
+          .count = static_cast<int>(keys),
+          .part = static_cast<int>(detail::part_of(keys)),
+          .part_count = static_cast<int>(parts),
+          .first_part_block = static_cast<int>(part_blocks),
+          .first_key_block = static_cast<int>(key_blocks),
+          .reduce = task.reduce};
+      next_logits += softmaxes * keys * static_cast<Index>(sizeof(float));
+      next_parts += softmaxes * parts * static_cast<Index>(sizeof(detail::PartialSoftmax));
+      part_blocks += parts * task.keys.heads;
+      key_blocks += (keys + key_threads - 1) / key_threads;
+    }
   });
-  const Index chunks = (queries.head_width + detail::chunk_size<T> - 1) / detail::chunk_size<T>;
-  detail::ScoreProblem<T, Keys> problem{
-      .queries = queries,
-      .keys = keys,
-      .active = first_positions ? nullptr : detail::at<const Position>(memory, device_active),
-      .limits = detail::at<const Position>(memory, device_limits),
-      .first_row = first_row,
-      .part = static_cast<int>(part),
-      .lanes = static_cast<int>(std::min<std::size_t>(std::bit_ceil(static_cast<std::size_t>(chunks)), 32)),
-      .softmax = {.logits = detail::at<float>(memory, logits),
-                  .parts = detail::at<detail::PartialSoftmax>(memory, parts),
-                  .rows = static_cast<int>(rows),
-                  .heads = static_cast<int>(queries.heads),
-                  .count = static_cast<int>(count),
-                  .part_count = static_cast<int>(part_count)}};
-  const float share = 1 / static_cast<float>(all_rows);
-  for (Index first = 0; first < all_rows; first += rows_at_once) {
-    problem.softmax.rows = static_cast<int>(std::min(rows_at_once, all_rows - first));
-    const Index queries_of_key = problem.softmax.rows * (queries.heads / keys.heads);
+  const auto* const device_tasks = detail::at<const Task>(memory, tasks);
+  for (Index first = 0; first < extent.rows; first += extent.rows_at_once) {
+    const detail::RowRange range{static_cast<int>(first), static_cast<int>(extent.rows_at_once)};
+    const Index queries_of_key = std::min(extent.rows_at_once, extent.rows - first) * extent.group;
+    const auto partial = [&](auto launch_tile) {
+      launch_tile(context, queries, device_tasks, count, range, extent.longest, part_blocks);
+    };
     if (queries_of_key == 1) {
-      detail::launch_partial<1>(context, problem);
+      partial(detail::launch_partial<1, T, Keys>);
     } else if (queries_of_key <= 4) {
-      detail::launch_partial<4>(context, problem);
+      partial(detail::launch_partial<4, T, Keys>);
     } else {
-      detail::launch_partial<8>(context, problem);
+      partial(detail::launch_partial<8, T, Keys>);
     }
-    if (reduce == Reduce::mean) {
-      detail::launch_combine<Reduce::mean>(context, problem.softmax, share, first == 0, scores.data());
-    } else {
-      detail::launch_combine<Reduce::max>(context, problem.softmax, share, first == 0, scores.data());
-    }
-    problem.first_row += rows_at_once;
-    problem.limits += rows_at_once;
+    detail::launch(context, dim3(static_cast<unsigned>(key_blocks)), static_cast<unsigned>(key_threads),
+                   detail::combine_parts<Keys>, device_tasks, static_cast<int>(count), range,
+                   static_cast<int>(queries.heads));
   }
 }
 
@@ -315,80 +373,13 @@ struct AccumulateScore {
   }
 };
 
-struct GatherScore {
-  const float* scores;
-  const Index* kept;
-  float* target;
-
-  LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const { target[i] = scores[kept[i]]; }
-};
-
-struct RandomScore {
-  std::uint64_t seed;
-  const Position* active;  // null where the keys are the first positions
-  float* scores;
-
-  LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
-    scores[i] = random_score(seed, active == nullptr ? static_cast<Position>(i) : active[i]);
-  }
-};
-
-struct PoolScore {
-  const float* source;
-  float* target;
-  Index count;
-  Index reach;  // to both sides
-
-  LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
-    const Index place = i;
-    float highest = source[place];
-    for (Index j = place > reach ? place - reach : 0; j <= place + reach && j < count; ++j) {
-      if (source[j] > highest) highest = source[j];
-    }
-    target[place] = highest;  // a NaN stays one: no comparison with it is true
-  }
-};
-
-inline std::uint32_t size32(std::size_t size) { return static_cast<std::uint32_t>(size); }
-
 }  // namespace detail
 
 /// Enqueues: adds `scores` to `sums`, or sets `sums` to them if `first`, and copies the sums back. All `[keys]`, on the
 /// device. Throws `cuda_error`.
 inline void accumulate_scores(Context& context, std::span<float> scores, std::span<float> sums, bool first) {
-  detail::for_each(context, detail::size32(scores.size()), detail::AccumulateScore{scores.data(), sums.data(), first});
-}
-
-/// Enqueues: copies `scores[kept[i]]` to `target[i]`, both on the device; `kept` is the host's and may be changed at
-/// once. Throws `cuda_error`.
-inline void gather_scores(Context& context, std::span<const float> scores, std::span<const Index> kept,
-                          std::span<float> target) {
-  auto* const device_kept = reinterpret_cast<Index*>(context.workspace(static_cast<Index>(kept.size_bytes())));
-  context.upload(kept, device_kept);
-  detail::for_each(context, detail::size32(kept.size()),
-                   detail::GatherScore{scores.data(), device_kept, target.data()});
-}
-
-/// Enqueues: gives every key a number that depends on the seed and its position only, to `scores` on the device;
-/// `active` is the host's and may be changed at once. Throws `cuda_error`.
-inline void random_scores(Context& context, std::uint64_t seed, Positions active, std::span<float> scores) {
-  Position* device_active = nullptr;
-  if (!detail::contiguous(active)) {
-    device_active = reinterpret_cast<Position*>(context.workspace(static_cast<Index>(active.size_bytes())));
-    context.upload(active, device_active);
-  }
-  detail::for_each(context, detail::size32(scores.size()), detail::RandomScore{seed, device_active, scores.data()});
-}
-
-/// Enqueues: gives every key the highest score among the `width` (odd) keys around it in the order of the active set,
-/// in `scores` on the device. Throws `cuda_error`.
-inline void pool_scores(Context& context, Index width, std::span<float> scores) {
-  if (scores.empty()) return;
-  auto* const copy = reinterpret_cast<float*>(context.workspace(static_cast<Index>(scores.size_bytes())));
-  detail::check(cudaMemcpyAsync(copy, scores.data(), scores.size_bytes(), cudaMemcpyDeviceToDevice, context.stream()),
-                "cudaMemcpyAsync");
-  detail::for_each(context, detail::size32(scores.size()),
-                   detail::PoolScore{copy, scores.data(), std::ssize(scores), width / 2});
+  detail::for_each(context, static_cast<std::uint32_t>(scores.size()),
+                   detail::AccumulateScore{scores.data(), sums.data(), first});
 }
 
 }  // namespace lazyllm::cuda

@@ -4,18 +4,55 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
 #include "lazyllm/backend/cuda/block.cuh"
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/backend/cuda/launch.cuh"
+#include "lazyllm/core/host_device.hpp"
+#include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
 
 namespace lazyllm::cuda {
 
 namespace detail {
+
+/// The scores of a task that are drawn at random, or pooled, before the selection.
+struct RankTask {
+  const float* scores;     // to pool
+  const Position* active;  // null where the keys are the first positions; to draw
+  std::uint64_t seed;
+  int keys;
+  int reach;  // of pooling, to both sides; 0 to draw at random
+  std::uint32_t first;
+};
+
+/// Writes rank i of all such tasks.
+struct WriteRank {
+  const RankTask* tasks;
+  int count;
+  float* ranks;
+
+  LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
+    const RankTask& task = task_of(tasks, count, &RankTask::first, i);
+    const auto key = static_cast<int>(i - task.first);
+    ranks[i] =
+        task.reach > 0 ? pooled(task, key) : random_score(task.seed, task.active == nullptr ? key : task.active[key]);
+  }
+
+  LAZYLLM_HOST_DEVICE static float pooled(const RankTask& task, int key) {
+    const int first = key > task.reach ? key - task.reach : 0;
+    const int last = task.keys - key > task.reach ? key + task.reach : task.keys - 1;
+    float highest = task.scores[key];
+    for (int j = first; j <= last; ++j) {
+      if (task.scores[j] > highest) highest = task.scores[j];
+    }
+    return highest;  // a NaN stays one: no comparison with it is true
+  }
+};
 
 /// A task as the device needs it. Its keys [open_first, open_last) compete, but for those that the mask protects; the
 /// others are kept.
@@ -192,9 +229,12 @@ inline OpenRange open_range(const SelectionTask& task) {
 }
 
 inline bool by_mass(const SelectionTask& task) { return task.selection.kind == Selection::Kind::mass; }
+inline bool at_random(const SelectionTask& task) { return task.selection.random_seed.has_value(); }
 
-/// How one piece of memory holds the tasks and masks, which are uploaded, and the results and kept indices, which come
-/// back.
+/// Whether the task does not select by the scores as they are.
+inline bool has_ranks(const SelectionTask& task) { return at_random(task) || task.pooling > 1; }
+
+/// How one piece of memory holds what is uploaded, the ranks, and what comes back: the results and kept indices.
 struct SelectionLayout {
   explicit SelectionLayout(std::span<const SelectionTask> task_list) {
     const Index count = std::ssize(task_list);
@@ -202,33 +242,72 @@ struct SelectionLayout {
     Index keys = 0;
     for (const SelectionTask& task : task_list) {
       const OpenRange range = open_range(task);
+      const Index task_keys = std::ssize(task.active);
       if (!task.selection.protect_mask.empty()) mask_bytes += range.last - range.first;
-      keys += std::ssize(task.active);
-      longest = std::max(longest, std::ssize(task.active));
+      if (has_ranks(task)) {
+        ++rank_task_count;
+        rank_count += task_keys;
+      }
+      if (at_random(task) && !contiguous(task.active)) active_count += task_keys;
+      keys += task_keys;
+      longest = std::max(longest, task_keys);
     }
     Layout layout;
     tasks = layout.add<DeviceTask>(count);
+    rank_tasks = layout.add<RankTask>(rank_task_count);
+    active = layout.add<Position>(active_count);
     masks = layout.add<std::uint8_t>(mask_bytes);
     uploaded = layout.bytes();
+    ranks = layout.add<float>(rank_count);
     results = layout.add<TaskResult>(count);
     kept = layout.add<int>(keys);
     bytes = layout.bytes();
   }
 
   Index tasks = 0;
+  Index rank_tasks = 0;
+  Index active = 0;
   Index masks = 0;
   Index uploaded = 0;  // bytes
+  Index ranks = 0;
   Index results = 0;
   Index kept = 0;
   Index bytes = 0;
+  Index rank_task_count = 0;
+  Index rank_count = 0;
+  Index active_count = 0;
   Index longest = 0;  // keys of a task
 };
+
+/// Writes the tasks whose scores are drawn or pooled, with their active tokens, to `host`, for `device`.
+inline void write_rank_tasks(std::span<const SelectionTask> tasks, const SelectionLayout& layout, std::byte* host,
+                             std::byte* device) {
+  auto* rank_task = at<RankTask>(host, layout.rank_tasks);
+  Index next_active = layout.active;
+  std::uint32_t first = 0;
+  for (const SelectionTask& task : tasks) {
+    if (!has_ranks(task)) continue;
+    const bool list = at_random(task) && !contiguous(task.active);
+    *rank_task++ = {
+        .scores = task.scores.data(),
+        .active = list ? at<const Position>(device, next_active) : nullptr,
+        .seed = task.selection.random_seed.value_or(0),
+        .keys = static_cast<int>(task.active.size()),
+        .reach = at_random(task) ? 0 : static_cast<int>(std::min(task.pooling / 2, std::ssize(task.active))),
+        .first = first};
+    first += static_cast<std::uint32_t>(task.active.size());
+    if (!list) continue;
+    std::memcpy(host + next_active, task.active.data(), task.active.size_bytes());
+    next_active += static_cast<Index>(task.active.size_bytes());
+  }
+}
 
 /// Writes the tasks and masks to `host`, for `device`. Returns how many kept indices there may be.
 inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLayout& layout, std::byte* host,
                          std::byte* device) {
   Index mask_end = layout.masks;
   Index first_kept = 0;
+  const float* next_rank = at<const float>(device, layout.ranks);
   for (std::size_t t = 0; t < tasks.size(); ++t) {
     const SelectionTask& task = tasks[t];
     const OpenRange range = open_range(task);
@@ -244,7 +323,7 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
     }
     const auto keys = static_cast<int>(task.active.size());
     const auto wanted = static_cast<int>(std::clamp<Index>(task.selection.count - (keys - open), 0, open));
-    at<DeviceTask>(host, layout.tasks)[t] = {.scores = task.scores.data(),
+    at<DeviceTask>(host, layout.tasks)[t] = {.scores = has_ranks(task) ? next_rank : task.scores.data(),
                                              .mask = device_mask,
                                              .mass = by_mass(task) ? task.selection.mass : -1,
                                              .first_kept = first_kept,
@@ -253,6 +332,7 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
                                              .open_last = range.last,
                                              .wanted = wanted};
     first_kept += by_mass(task) ? keys : keys - open + wanted;
+    if (has_ranks(task)) next_rank += keys;
   }
   return first_kept;
 }
@@ -260,8 +340,9 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
 }  // namespace detail
 
 /// Chooses by score which of the active tokens of each task stay active, the same ones as every backend, and writes
-/// them to `kept`. All tasks together are one copy to the device, one kernel and one copy back, which is waited for:
-/// the only operation of the backend that waits for the stream. Throws `cuda_error`.
+/// them to `kept`. All tasks together are one copy to the device, one kernel, another where scores are drawn or pooled,
+/// and one copy back, which is waited for: the only operation of the backend that waits for the stream. Throws
+/// `cuda_error`.
 /// \return the first score that is not finite, if there is one, and then `kept` is not to be used
 inline std::optional<BadScore> select(Context& context, std::span<const SelectionTask> tasks, KeptTokens& kept) {
   kept.indices.clear();
@@ -270,8 +351,16 @@ inline std::optional<BadScore> select(Context& context, std::span<const Selectio
   const detail::SelectionLayout layout(tasks);
   std::byte* const device = context.workspace(layout.bytes);
   Index most_kept = 0;
-  context.upload(device, layout.uploaded,
-                 [&](std::byte* host) { most_kept = detail::write_tasks(tasks, layout, host, device); });
+  context.upload(device, layout.uploaded, [&](std::byte* host) {
+    most_kept = detail::write_tasks(tasks, layout, host, device);
+    detail::write_rank_tasks(tasks, layout, host, device);
+  });
+  if (layout.rank_count > 0) {
+    detail::for_each(
+        context, static_cast<std::uint32_t>(layout.rank_count),
+        detail::WriteRank{detail::at<const detail::RankTask>(device, layout.rank_tasks),
+                          static_cast<int>(layout.rank_task_count), detail::at<float>(device, layout.ranks)});
+  }
   const auto threads = static_cast<unsigned>(
       std::clamp<std::size_t>(std::bit_ceil(static_cast<std::size_t>(layout.longest) / 4), 32, 1024));
   detail::launch(context, dim3(static_cast<unsigned>(tasks.size())), threads, detail::select_kept<detail::DeviceTask>,

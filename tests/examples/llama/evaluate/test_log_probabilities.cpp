@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "lazyllm/error.hpp"

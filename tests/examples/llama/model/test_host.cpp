@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/model/blocks.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 
 using namespace lazyllm;
@@ -87,60 +86,46 @@ TEST_CASE("the number of threads does not change kept sets, and logits only with
 }
 
 TEST_CASE("sequences of different lengths and schedules in one step give what each gives alone") {
-  using Sequence = LazyDecoder<float>::Sequence;
   constexpr Index capacity = 100;
   std::mt19937 random(3);
   for (const char* name : models) {
     const Model<float> model(open(name), 2);
-    const ModelConfig& config = model.config();
     const std::vector<Pruner> pruners = {
         Pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
         Pruner(KeepMass(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 4, .over_layers = true, .pooling = 3}),
         Pruner(StaticPruning(Schedule{{1, 0.3}}))};
     const Index lengths[] = {50, 7, 33, 61};
-
-    cpu::Context context(2);
-    Shared<float> shared{&model, {}, model.rotary()};
-    shared.rotary.reserve(capacity);
-    std::vector<LazyDecoderLayer<AttentionBlock<float>, FeedForwardBlock<float>>> layers;
-    for (Index l = 0; l < config.layers; ++l) {
-      layers.emplace_back(AttentionBlock<float>{&shared, l}, FeedForwardBlock<float>{&shared, l});
-    }
-    std::vector<std::unique_ptr<KvCache<float>>> caches;
-    std::vector<Sequence> sequences;
-    std::vector<std::unique_ptr<LazyDecoder<float>>> alone;
+    LazyDecoder<float> lazy(model, {capacity, std::ssize(pruners)}, 2, pruners);
+    DenseDecoder<float> dense(model, {capacity, std::ssize(pruners)}, 2);
+    std::vector<std::unique_ptr<LazyDecoder<float>>> lazy_alone;
+    std::vector<std::unique_ptr<DenseDecoder<float>>> dense_alone;
     for (const Pruner& pruner : pruners) {
-      caches.push_back(std::make_unique<KvCache<float>>(model.make_cache(capacity)));
-      shared.caches.push_back(caches.back().get());
-      sequences.emplace_back(config.layers, AuxCache(cpu::PooledStorage<float>(config.width)));
-      alone.push_back(std::make_unique<LazyDecoder<float>>(model, capacity, 2, pruner));
+      lazy_alone.push_back(std::make_unique<LazyDecoder<float>>(model, capacity, 2, pruner));
+      dense_alone.push_back(std::make_unique<DenseDecoder<float>>(model, capacity, 2));
     }
-    Step<Sequence, Pruner> step;
     Index revived = 0;
     for (int turn = 0; turn < 24; ++turn) {
-      std::vector<Step<Sequence, Pruner>::Entry> entries;
-      std::vector<TokenId> all;
       std::vector<std::vector<TokenId>> tokens;
-      for (std::size_t s = 0; s < pruners.size(); ++s) {
-        tokens.push_back(random_tokens(random, turn == 0 ? lengths[s] : 1, config.vocab));
-        entries.push_back({&sequences[s], &pruners[s], std::ssize(tokens.back())});
-        all.insert(all.end(), tokens.back().begin(), tokens.back().end());
+      for (const Index length : lengths) {
+        tokens.push_back(random_tokens(random, turn == 0 ? length : 1 + turn % 2, model.config().vocab));
       }
-      model.embed(all, step.begin(context, entries), 2);
-      for (auto& layer : layers) layer.forward(context, step);
-      const Rows<float> last = step.end();
-      revived += step.stats().revived();
+      const std::vector<Tokens> all(tokens.begin(), tokens.end());
+      const Rows<const float> lazy_logits = lazy.step_all(all);
+      const Rows<const float> dense_logits = dense.step_all(all);
+      revived += lazy.stats().revived();
+      const auto same = [&](std::size_t s, const Rows<const float>& together, std::span<const float> alone) {
+        const std::span<const float> own(together.row(static_cast<Index>(s)), alone.size());
+        CHECK(llama::test::relative_error(own, alone) <= 1e-5F);
+      };
       for (std::size_t s = 0; s < pruners.size(); ++s) {
-        const std::vector<float> expected = copy(alone[s]->step(tokens[s]));
-        std::vector<float> normed(static_cast<std::size_t>(config.width));
-        std::vector<float> logits(expected.size());
-        model.logits(last.subrows(static_cast<Index>(s), 1), {normed.data(), 1, config.width},
-                     {logits.data(), 1, config.vocab}, 2);
-        CHECK(llama::test::relative_error(logits, expected) <= 1e-5F);
-        CHECK(std::ranges::equal(sequences[s].depths(), alone[s]->sequence().depths()));
+        same(s, lazy_logits, lazy_alone[s]->step(all[s]));
+        same(s, dense_logits, dense_alone[s]->step(all[s]));
+        CHECK(std::ranges::equal(lazy.sequence(static_cast<Index>(s)).depths(), lazy_alone[s]->sequence().depths()));
       }
     }
     CHECK(revived > 0);
+    CHECK_THROWS_WITH_AS(dense.step(std::vector<TokenId>{1}), doctest::Contains("a step of 1 sequences"),
+                         invalid_argument);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/pruning_options.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 

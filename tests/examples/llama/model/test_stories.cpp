@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/tokenizer/support.hpp"
 

@@ -1,0 +1,106 @@
+#include <array>
+
+#include "bench/backend/cuda/support.cuh"
+
+// Half of a batch's rows, chosen at random, copied together (gather) or back to their places (scatter), and two halves
+// put together (merge).
+
+namespace lazyllm::bench {
+namespace {
+
+template <class T>
+struct Batch {
+  explicit Batch(const benchmark::State& state)
+      : tokens(state.range(1)),
+        width(state.range(0)),
+        all(stream.get(), tokens * width),
+        some(stream.get(), tokens / 2 * width),
+        others(stream.get(), tokens / 2 * width),
+        chosen(random_subset<Index>(tokens, tokens / 2)),
+        in_order(chosen.size()) {
+    std::iota(in_order.begin(), in_order.end(), Index{0});
+    for (Index i = 0; i < tokens; ++i) {
+      if (!std::ranges::binary_search(chosen, i)) rest.push_back(i);
+    }
+  }
+
+  Index bytes() const { return 2 * static_cast<Index>(some.bytes()); }
+  Rows<T> all_rows() { return {all.data(), tokens, width}; }
+  Rows<T> half(RandomMemory<T>& rows) { return {rows.data(), tokens / 2, width}; }
+
+  void copy(Rows<T> source, const std::vector<Index>& from, Rows<T> target, const std::vector<Index>& to) {
+    copy_rows(context, Rows<const T>(source), std::span(from), target, std::span(to));
+  }
+
+  Stream stream;
+  cuda::Context context{stream.get()};
+  Index tokens, width;
+  RandomMemory<T> all, some, others;
+  std::vector<Index> chosen, in_order, rest;
+};
+
+template <class T>
+void gather(benchmark::State& state) {
+  Batch<T> batch(state);
+  time_calls(state, batch.stream.get(),
+             [&] { batch.copy(batch.all_rows(), batch.chosen, batch.half(batch.some), batch.in_order); });
+  report_bytes(state, batch.bytes());
+}
+
+template <class T>
+void scatter(benchmark::State& state) {
+  Batch<T> batch(state);
+  time_calls(state, batch.stream.get(),
+             [&] { batch.copy(batch.half(batch.some), batch.in_order, batch.all_rows(), batch.chosen); });
+  report_bytes(state, batch.bytes());
+}
+
+template <class T>
+void merge(benchmark::State& state) {
+  Batch<T> batch(state);
+  const std::array<RowCopy<T>, 2> copies{
+      RowCopy<T>{batch.half(batch.some), batch.in_order, batch.all_rows(), batch.chosen},
+      RowCopy<T>{batch.half(batch.others), batch.in_order, batch.all_rows(), batch.rest}};
+  time_calls(state, batch.stream.get(), [&] { copy_rows(batch.context, std::span<const RowCopy<T>>(copies)); });
+  report_bytes(state, 2 * batch.bytes());
+}
+
+/// One copy of as many bytes.
+template <class T>
+void gather_memory(benchmark::State& state) {
+  Batch<T> batch(state);
+  time_calls(state, batch.stream.get(),
+             [&] { copy_bytes(batch.stream.get(), batch.some.data(), batch.all.data(), batch.some.bytes()); });
+  report_bytes(state, batch.bytes());
+}
+
+template <class T>
+void scatter_memory(benchmark::State& state) {
+  Batch<T> batch(state);
+  time_calls(state, batch.stream.get(),
+             [&] { copy_bytes(batch.stream.get(), batch.all.data(), batch.some.data(), batch.some.bytes()); });
+  report_bytes(state, batch.bytes());
+}
+
+template <class T>
+void merge_memory(benchmark::State& state) {
+  Batch<T> batch(state);
+  RandomMemory<T> source(batch.stream.get(), batch.tokens * batch.width);
+  time_calls(state, batch.stream.get(),
+             [&] { copy_bytes(batch.stream.get(), batch.all.data(), source.data(), source.bytes()); });
+  report_bytes(state, 2 * batch.bytes());
+}
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"width", "tokens"})->ArgsProduct({{2048, 4096}, device_token_counts})->UseManualTime();
+}
+
+BENCHMARK(gather<bf16>)->Apply(sizes);
+BENCHMARK(gather_memory<bf16>)->Apply(sizes);
+BENCHMARK(scatter<bf16>)->Apply(sizes);
+BENCHMARK(scatter_memory<bf16>)->Apply(sizes);
+BENCHMARK(merge<bf16>)->Apply(sizes);
+BENCHMARK(merge_memory<bf16>)->Apply(sizes);
+
+}  // namespace
+}  // namespace lazyllm::bench

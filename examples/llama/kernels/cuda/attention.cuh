@@ -1,0 +1,78 @@
+#pragma once
+
+#include "examples/llama/kernels/cuda/attention.hpp"
+
+#include <array>
+#include <numbers>
+#include <type_traits>
+
+#include "examples/llama/kernels/cuda/attention_plain.cuh"
+#include "examples/llama/kernels/cuda/attention_tensor.cuh"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::llama {
+
+template <class T>
+void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, float scale, Rows<const T> queries,
+               Rows<T> out) {
+  const HeadCounts& counts = plan.counts();
+  const Index width = counts.heads * counts.head_width;
+  if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
+    detail::fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
+                 "], allowed are [", plan.query_rows(), " x ", width, "]");
+  if (counts.head_width > kernels::widest_head)
+    detail::fail("attention: head width ", counts.head_width, " is out of range 2 to ", kernels::widest_head);
+
+  struct Pass {
+    const typename DevicePlan<T>::Tiles* tiles;
+    Index queries;
+    Index values = 0;
+    Index sums = 0;
+  };
+  std::array<Pass, 2> passes{Pass{&plan.many(), DevicePlan<T>::many_queries},
+                             Pass{&plan.few(), DevicePlan<T>::few_queries}};
+  cuda::detail::Layout layout;
+  for (Pass& pass : passes) {
+    const Index results = pass.tiles->part_count * counts.kv_heads * pass.queries;
+    pass.values = layout.add<float>(results * counts.head_width);
+    pass.sums = layout.add<kernels::PartSums>(results);
+  }
+  std::byte* const memory = layout.bytes() == 0 ? nullptr : context.workspace(layout.bytes());
+
+  [[maybe_unused]] const bool tensor =
+      plan.aligned() && kernels::by_16_bytes<T>({queries.data, out.data}, queries.stride, out.stride);
+  for (const Pass& pass : passes) {
+    const auto& tiles = *pass.tiles;
+    if (tiles.tile_count == 0) continue;
+    const kernels::AttentionProblem<T> problem{.tiles = tiles.tiles,
+                                               .joins = tiles.joins,
+                                               .tile_count = static_cast<int>(tiles.tile_count),
+                                               .join_count = static_cast<int>(tiles.join_count),
+                                               .tile_queries = static_cast<int>(pass.queries),
+                                               .extents = plan.extents(),
+                                               .caches = plan.caches(),
+                                               .keys = plan.keys(),
+                                               .limits = plan.key_limits(),
+                                               .layer = layer,
+                                               .group = static_cast<int>(counts.heads / counts.kv_heads),
+                                               .kv_heads = static_cast<int>(counts.kv_heads),
+                                               .head_width = static_cast<int>(counts.head_width),
+                                               .scale = scale * std::numbers::log2e_v<float>,
+                                               .queries = queries,
+                                               .out = out,
+                                               .part_values = cuda::detail::at<float>(memory, pass.values),
+                                               .part_sums = cuda::detail::at<kernels::PartSums>(memory, pass.sums)};
+    bool done = false;
+    if constexpr (!std::is_same_v<T, float>) {
+      if (tensor) {
+        done = pass.queries == DevicePlan<T>::many_queries
+                   ? kernels::launch_tensor<kernels::ManyQueries>(context, problem)
+                   : kernels::launch_tensor<kernels::FewQueries>(context, problem);
+      }
+    }
+    if (!done) kernels::launch_plain(context, problem);
+    if (tiles.join_count > 0) kernels::launch_join(context, problem);
+  }
+}
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,7 @@
+#include "examples/llama/kernels/cuda/attention.cuh"
+
+namespace lazyllm::llama {
+
+template void attention(cuda::Context&, const DevicePlan<__half>&, Index, float, Rows<const __half>, Rows<__half>);
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lazyllm/backend/cuda/context.hpp"
+#include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/core/positions.hpp"
+#include "lazyllm/kv/contiguous_keys.hpp"
+#include "lazyllm/kv/paged_keys.hpp"
+
+namespace lazyllm::llama {
+
+/// Where K and V of one sequence lie on the device, in all layers: contiguous, or in pages that may be anywhere behind
+/// `keys`. A value lies at the same offset from `values` as its key from `keys`. Strides count elements. Trivially
+/// copyable; nothing is owned.
+template <class T>
+struct KvView {
+  T* keys = nullptr;  ///< layer 0, head 0 of token 0, or of the first token of page 0
+  T* values = nullptr;
+  Index layer_stride = 0;
+  Index head_stride = 0;
+  Index position_stride = 0;
+  Index capacity = 0;                        ///< tokens that there is room for
+  const std::int32_t* page_table = nullptr;  ///< pages in order of position, on the device; null: contiguous
+  Index page_size = 0;                       ///< tokens in a page, a power of two
+  Index page_stride = 0;
+
+  bool operator==(const KvView&) const = default;
+
+  /// The keys of a layer as the library's scoring reads them, of a contiguous view.
+  ContiguousKeys<T> contiguous_keys(Index layer, Index kv_heads) const {
+    return {keys + layer * layer_stride, position_stride, head_stride, kv_heads};
+  }
+
+  /// The same of a paged view.
+  PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
+    return {keys + layer * layer_stride, page_table, page_size, page_stride, position_stride, head_stride, kv_heads};
+  }
+};
+
+/// Heads of the attention layers of a model. Query head h reads key/value head h / (heads / kv_heads).
+struct HeadCounts {
+  Index heads = 0;
+  Index kv_heads = 0;    ///< divides `heads`
+  Index head_width = 0;  ///< even
+};
+
+/// What the kernels need of a `LayerPlan`, on the device: its lists, where the caches are, and how attention is cut
+/// into blocks. Serves one context at a time. A layer whose plan equals the last one's uploads nothing.
+template <class T>
+class DevicePlan {
+ public:
+  /// A part of a sequence's queries (row-major: query = row * group + head within its key/value head's group) with a
+  /// part of the keys: the work of one block, for each key/value head.
+  struct Tile {
+    std::int32_t sequence;
+    std::int32_t first_query;
+    std::int32_t first_key;
+    std::int32_t last_key;  ///< one behind
+    std::int32_t part;      ///< number of its partial result, or -1 where the tile has all the keys
+  };
+
+  /// Partial results to put together: `parts` of them from `part` on.
+  struct Join {
+    std::int32_t sequence;
+    std::int32_t first_query;
+    std::int32_t part;
+    std::int32_t parts;
+  };
+
+  /// One sequence's rows and keys in the lists.
+  struct Extent {
+    std::int32_t first_row;  ///< of the queries
+    std::int32_t rows;
+    std::int32_t first_key;  ///< in `keys`, or -1 where the keys are the positions 0, 1, ...
+  };
+
+  /// Work for kernels with tiles of one size.
+  struct Tiles {
+    const Tile* tiles = nullptr;
+    const Join* joins = nullptr;
+    Index tile_count = 0;
+    Index join_count = 0;
+    Index part_count = 0;
+  };
+
+  /// Throws `lazyllm::invalid_argument` unless `kv_heads` divides `heads`, and `head_width` is even.
+  explicit DevicePlan(const HeadCounts& counts);
+
+  /// Enqueues copies of what has changed since the last call. `caches` are the sequences' in the order of the plan;
+  /// `plan` and `caches` may be changed at once. The page tables that the views point to are read by the kernels, so
+  /// they must be there when these run. Where `plan.last_rows_only()`, the queries of the attention are the last row of
+  /// each sequence, row s that of sequence s. Throws `lazyllm::invalid_argument` if the plan has not one cache for each
+  /// sequence, a cache is too small or has an impossible layout; `cuda_error` if there is no memory.
+  void update(cuda::Context& context, const LayerPlan& plan, std::span<const KvView<T>> caches);
+
+  const HeadCounts& counts() const { return counts_; }
+  Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
+  Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the sequences
+  Index sequences() const { return std::ssize(lists_.caches); }
+  Index tokens() const { return tokens_; }   ///< of the longest sequence
+  bool aligned() const { return aligned_; }  ///< whether all heads of the caches lie at multiples of 16 bytes
+
+  const Position* positions() const { return positions_; }              ///< `[rows]`
+  const std::int32_t* row_sequences() const { return row_sequences_; }  ///< `[rows]` each row's sequence
+  const Position* query_positions() const { return query_positions_; }  ///< `[query_rows]`
+  const Position* key_limits() const { return key_limits_; }            ///< `[query_rows]`
+  const Position* keys() const { return keys_; }                        ///< of the sequences that need a list
+  const Extent* extents() const { return extents_; }                    ///< `[sequences]`
+  const KvView<T>* caches() const { return caches_; }                   ///< `[sequences]`
+
+  /// Sequences with many queries for each key/value head, in tiles of `many_queries`; the longest work first.
+  const Tiles& many() const { return many_; }
+  /// Sequences with few, in tiles of `few_queries`.
+  const Tiles& few() const { return few_; }
+
+  static constexpr Index many_queries = 128;
+  static constexpr Index few_queries = 16;
+
+ private:
+  struct Work {
+    std::vector<Tile> tiles;
+    std::vector<Join> joins;
+    std::int32_t parts = 0;
+  };
+
+  /// What is on the device, to see whether a plan differs.
+  struct Lists {
+    std::vector<Position> positions, keys, key_limits;
+    std::vector<Index> row_indptr, key_indptr;
+    std::vector<KvView<T>> caches;
+    bool last_rows_only = false;
+  };
+
+  void check(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  bool on_device(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  void cut(std::int32_t sequence, Positions limits);
+  void upload(cuda::Context& context);
+
+  HeadCounts counts_;
+  Index tokens_ = 0;
+  bool aligned_ = false;
+  // Host lists of the update, kept for their memory.
+  std::vector<std::int32_t> host_row_sequences_;
+  std::vector<Position> host_query_positions_, host_key_limits_, host_keys_;
+  std::vector<Extent> host_extents_;
+  Work many_work_, few_work_;
+  Lists lists_;
+  bool uploaded_ = false;
+  // On the device.
+  cuda::DeviceMemory memory_;
+  const Position* positions_ = nullptr;
+  const std::int32_t* row_sequences_ = nullptr;
+  const Position* query_positions_ = nullptr;
+  const Position* key_limits_ = nullptr;
+  const Position* keys_ = nullptr;
+  const Extent* extents_ = nullptr;
+  const KvView<T>* caches_ = nullptr;
+  Tiles many_, few_;
+};
+
+extern template class DevicePlan<float>;
+extern template class DevicePlan<__half>;
+extern template class DevicePlan<__nv_bfloat16>;
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,131 @@
+#include "examples/llama/kernels/cuda/pointwise.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "examples/llama/kernels/cuda/elements.cuh"
+#include "lazyllm/backend/cuda/block.cuh"
+#include "lazyllm/backend/cuda/launch.cuh"
+#include "lazyllm/backend/cuda/rows.cuh"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::llama {
+namespace kernels {
+
+using cuda::detail::block_sum;
+using cuda::detail::thread;
+using cuda::detail::threads;
+
+constexpr int most_threads = 256;
+
+/// One block for each row. The second read of the row is from the processor's cache.
+template <int count, class T>
+__global__ void __launch_bounds__(most_threads)
+    norm_row(const Rows<const T> x, const float* weight, float epsilon, const Rows<T> out) {
+  const T* const from = x.row(blockIdx.x);
+  T* const to = out.row(blockIdx.x);
+  const int step = threads() * count;
+  float squares = 0;
+  for (Index i = thread() * count; i < x.width; i += step) {
+    const auto pack = load<count>(from + i);
+#pragma unroll
+    for (int j = 0; j < count; ++j) squares += widen(pack.values[j]) * widen(pack.values[j]);
+  }
+  const float factor = 1 / sqrtf(block_sum(squares) / static_cast<float>(x.width) + epsilon);
+  for (Index i = thread() * count; i < x.width; i += step) {
+    auto pack = load<count>(from + i);
+    float weights[count];
+    load_floats(weight + i, weights);
+#pragma unroll
+    for (int j = 0; j < count; ++j) pack.values[j] = round_to<T>(widen(pack.values[j]) * factor * weights[j]);
+    store(pack, to + i);
+  }
+}
+
+template <int count, class T>
+__global__ void __launch_bounds__(most_threads) gate_row(const Rows<const T> gate_up, const Rows<T> out) {
+  const Index i = (static_cast<Index>(blockIdx.y) * threads() + thread()) * count;
+  if (i >= out.width) return;
+  const T* const from = gate_up.row(blockIdx.x) + i;
+  auto gate = load<count>(from);
+  const auto up = load<count>(from + out.width);
+#pragma unroll
+  for (int j = 0; j < count; ++j) {
+    const float x = widen(gate.values[j]);
+    gate.values[j] = round_to<T>(x / (1 + expf(-x)) * widen(up.values[j]));
+  }
+  store(gate, out.row(blockIdx.x) + i);
+}
+
+}  // namespace kernels
+
+namespace {
+
+void check(const char* what, bool fits) {
+  if (!fits) detail::fail(what, ": the shapes of the arguments do not fit each other");
+}
+
+/// Whole warps for so much work, up to `most_threads`.
+unsigned threads_for(Index work) {
+  return static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::most_threads));
+}
+
+}  // namespace
+
+template <class T>
+void rms_norm(cuda::Context& context, Rows<const T> x, std::span<const float> weight, float epsilon, Rows<T> out) {
+  check("rms_norm", x.rows == out.rows && x.width == out.width && x.width == std::ssize(weight));
+  if (x.rows == 0 || x.width == 0) return;
+  const auto launch = [&](auto kernel, Index count) {
+    cuda::detail::launch(context, dim3(static_cast<unsigned>(x.rows)), threads_for(x.width / count), kernel, x,
+                         weight.data(), epsilon, out);
+  };
+  constexpr int whole = kernels::whole_pack<T>;
+  if (kernels::by_16_bytes<T>({x.data, weight.data(), out.data}, x.stride, out.stride, x.width)) {
+    launch(kernels::norm_row<whole, T>, whole);
+  } else {
+    launch(kernels::norm_row<1, T>, 1);
+  }
+}
+
+template <class T>
+void swiglu(cuda::Context& context, Rows<const T> gate_up, Rows<T> out) {
+  check("swiglu", gate_up.rows == out.rows && gate_up.width == 2 * out.width);
+  if (out.rows == 0 || out.width == 0) return;
+  const auto launch = [&](auto kernel, Index count) {
+    const unsigned threads = threads_for(out.width / count);
+    const auto blocks = static_cast<unsigned>((out.width / count + threads - 1) / threads);
+    cuda::detail::launch(context, dim3(static_cast<unsigned>(out.rows), blocks), threads, kernel, gate_up, out);
+  };
+  constexpr int whole = kernels::whole_pack<T>;
+  if (kernels::by_16_bytes<T>({gate_up.data, out.data}, gate_up.stride, out.stride, out.width)) {
+    launch(kernels::gate_row<whole, T>, whole);
+  } else {
+    launch(kernels::gate_row<1, T>, 1);
+  }
+}
+
+template <class T>
+void embed(cuda::Context& context, Rows<const T> table, std::span<const std::int32_t> tokens, Rows<T> out) {
+  check("embed", out.rows == std::ssize(tokens) && out.width == table.width);
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= table.rows)
+      detail::fail("embed: token ", token, " is out of range 0 to ", table.rows - 1);
+  }
+  const std::vector<Index> from(tokens.begin(), tokens.end());
+  std::vector<Index> to(tokens.size());
+  std::iota(to.begin(), to.end(), Index{0});
+  cuda::copy_rows<T>(context, table, from, out, to);
+}
+
+#define LAZYLLM_INSTANTIATE(T)                                                                   \
+  template void rms_norm(cuda::Context&, Rows<const T>, std::span<const float>, float, Rows<T>); \
+  template void swiglu(cuda::Context&, Rows<const T>, Rows<T>);                                  \
+  template void embed(cuda::Context&, Rows<const T>, std::span<const std::int32_t>, Rows<T>);
+LAZYLLM_INSTANTIATE(float)
+LAZYLLM_INSTANTIATE(__half)
+LAZYLLM_INSTANTIATE(__nv_bfloat16)
+#undef LAZYLLM_INSTANTIATE
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,171 @@
+#include "examples/llama/kernels/cuda/rotary.hpp"
+
+#include <algorithm>
+
+#include "examples/llama/kernels/cuda/cache_rows.cuh"
+#include "examples/llama/kernels/cuda/elements.cuh"
+#include "lazyllm/backend/cuda/block.cuh"
+#include "lazyllm/backend/cuda/launch.cuh"
+#include "lazyllm/error.hpp"
+
+namespace lazyllm::llama {
+namespace kernels {
+
+using cuda::detail::thread;
+using cuda::detail::threads;
+
+constexpr int most_threads = 256;
+
+/// Two packs of a head that hold `count` whole pairs, and where they begin.
+struct PairPlaces {
+  int first;
+  int second;
+
+  __device__ PairPlaces(const RotaryView& table, int pair, int count)
+      : first(table.interleaved ? 2 * pair : pair),
+        second(table.interleaved ? first + count : pair + static_cast<int>(table.head_width) / 2) {}
+};
+
+template <class T, int count>
+__device__ void rotate_pairs(const RotaryView& table, Position position, int pair, Pack<T, count>& first,
+                             Pack<T, count>& second) {
+  const float* const angles = table.angles + position * table.head_width + pair;
+  float cosines[count];
+  float sines[count];
+  load_floats(angles, cosines);
+  load_floats(angles + table.head_width / 2, sines);
+  const auto turn = [&](T& a, T& b, int i) {
+    const float x = widen(a);
+    const float y = widen(b);
+    a = round_to<T>(x * cosines[i] - y * sines[i]);
+    b = round_to<T>(x * sines[i] + y * cosines[i]);
+  };
+  if (!table.interleaved) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) turn(first.values[i], second.values[i], i);
+  } else if constexpr (count == 1) {
+    turn(first.values[0], second.values[0], 0);
+  } else {
+#pragma unroll
+    for (int i = 0; i < count / 2; ++i) {
+      turn(first.values[2 * i], first.values[2 * i + 1], i);
+      turn(second.values[2 * i], second.values[2 * i + 1], count / 2 + i);
+    }
+  }
+}
+
+/// One thread for `count` pairs of a row's head.
+template <int count, class T>
+__global__ void __launch_bounds__(most_threads)
+    rotate_row(const RotaryView table, const Position* positions, const Rows<T> rows) {
+  const int width = static_cast<int>(table.head_width);
+  const int pair = (static_cast<int>(blockIdx.y) * threads() + thread()) * count;
+  if (2 * pair >= rows.width) return;
+  T* const head = rows.row(blockIdx.x) + pair / (width / 2) * width;
+  const int place = pair % (width / 2);
+  const PairPlaces at(table, place, count);
+  auto first = load<count>(head + at.first);
+  auto second = load<count>(head + at.second);
+  rotate_pairs(table, positions[blockIdx.x], place, first, second);
+  store(first, head + at.first);
+  store(second, head + at.second);
+}
+
+/// The same for K, on its way to the cache, and V beside it.
+template <int count, class T>
+__global__ void __launch_bounds__(most_threads)
+    write_row(const RotaryView table, const Position* positions, const std::int32_t* sequences, const KvView<T>* caches,
+              Index layer, int kv_heads, const Rows<const T> key_values) {
+  const int width = static_cast<int>(table.head_width);
+  const int pair = (static_cast<int>(blockIdx.y) * threads() + thread()) * count;
+  const int head = pair / (width / 2);
+  if (head >= kv_heads) return;
+  const int place = pair % (width / 2);
+  const PairPlaces at(table, place, count);
+  const T* const key = key_values.row(blockIdx.x) + head * width;
+  const T* const value = key + kv_heads * width;
+  const Position position = positions[blockIdx.x];
+  const KvView<T> cache = caches[sequences[blockIdx.x]];
+  const Index offset = layer * cache.layer_stride + head * cache.head_stride + offset_of(cache, position);
+  auto first = load<count>(key + at.first);
+  auto second = load<count>(key + at.second);
+  rotate_pairs(table, position, place, first, second);
+  store(first, cache.keys + offset + at.first);
+  store(second, cache.keys + offset + at.second);
+  store(load<count>(value + at.first), cache.values + offset + at.first);
+  store(load<count>(value + at.second), cache.values + offset + at.second);
+}
+
+}  // namespace kernels
+
+namespace {
+
+template <class T>
+void check(const char* what, const DevicePlan<T>& plan, const RotaryView& table, Index rows, Index wanted_rows,
+           Index width, Index wanted_width) {
+  if (rows != wanted_rows || width != wanted_width || table.head_width != plan.counts().head_width)
+    detail::fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_width, ", allowed are [",
+                 wanted_rows, " x ", wanted_width, "] with head width ", plan.counts().head_width);
+  if (plan.tokens() > table.positions)
+    detail::fail(what, ": position ", plan.tokens() - 1, " is out of range 0 to ", table.positions - 1);
+}
+
+/// Calls `launch(blocks, threads)` for the pairs of `rows` rows of `width` elements.
+template <class Launch>
+void for_pairs(Index rows, Index width, Index count, const Launch& launch) {
+  const Index work = width / (2 * count);
+  const auto threads = static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::most_threads));
+  launch(dim3(static_cast<unsigned>(rows), static_cast<unsigned>((work + threads - 1) / threads)), threads);
+}
+
+}  // namespace
+
+template <class T>
+void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, Rows<T> queries) {
+  const HeadCounts& counts = plan.counts();
+  check("rotate", plan, table, queries.rows, plan.query_rows(), queries.width, counts.heads * counts.head_width);
+  if (queries.rows == 0) return;
+  const auto run = [&](auto kernel, Index count) {
+    for_pairs(queries.rows, queries.width, count, [&](dim3 blocks, unsigned threads) {
+      cuda::detail::launch(context, blocks, threads, kernel, table, plan.query_positions(), queries);
+    });
+  };
+  constexpr int whole = kernels::whole_pack<T>;
+  if (kernels::by_16_bytes<T>({queries.data, table.angles}, queries.stride, counts.head_width / 2)) {
+    run(kernels::rotate_row<whole, T>, whole);
+  } else {
+    run(kernels::rotate_row<1, T>, 1);
+  }
+}
+
+template <class T>
+void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
+                      Rows<const T> key_values) {
+  const HeadCounts& counts = plan.counts();
+  const Index width = counts.kv_heads * counts.head_width;
+  check("write_key_values", plan, table, key_values.rows, plan.rows(), key_values.width, 2 * width);
+  if (key_values.rows == 0) return;
+  const auto run = [&](auto kernel, Index count) {
+    for_pairs(key_values.rows, width, count, [&](dim3 blocks, unsigned threads) {
+      cuda::detail::launch(context, blocks, threads, kernel, table, plan.positions(), plan.row_sequences(),
+                           plan.caches(), layer, static_cast<int>(counts.kv_heads), key_values);
+    });
+  };
+  constexpr int whole = kernels::whole_pack<T>;
+  if (plan.aligned() &&
+      kernels::by_16_bytes<T>({key_values.data, table.angles}, key_values.stride, counts.head_width / 2)) {
+    run(kernels::write_row<whole, T>, whole);
+  } else {
+    run(kernels::write_row<1, T>, 1);
+  }
+}
+
+#define LAZYLLM_INSTANTIATE(T)                                                            \
+  template void rotate(cuda::Context&, const DevicePlan<T>&, const RotaryView&, Rows<T>); \
+  template void write_key_values(cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, Rows<const T>);
+LAZYLLM_INSTANTIATE(float)
+LAZYLLM_INSTANTIATE(__half)
+LAZYLLM_INSTANTIATE(__nv_bfloat16)
+#undef LAZYLLM_INSTANTIATE
+
+}  // namespace lazyllm::llama

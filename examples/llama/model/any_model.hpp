@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/layer_observer.hpp"
+#include "examples/llama/model/weight_source.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "lazyllm/core/rows.hpp"
+#include "lazyllm/core/sequence.hpp"
+#include "lazyllm/core/stats.hpp"
+#include "lazyllm/policy/policies.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
+
+/// \file
+/// The host for programs that do not know at compile time where a model runs and with which element type.
+namespace lazyllm::llama {
+
+/// A `DenseDecoder` or `LazyDecoder` of any device and type; their members say more. Refers to its model.
+class AnyDecoder {
+ public:
+  virtual ~AnyDecoder() = default;
+
+  virtual std::span<const float> step(Tokens tokens) = 0;
+  virtual Rows<const float> step_all(std::span<const Tokens> tokens) = 0;
+  virtual void clear() = 0;
+  virtual void observe_layers(LayerObserver observer) = 0;
+  virtual Index length(Index s = 0) const = 0;
+  virtual double operations() const = 0;
+  virtual Index kv_bytes() const = 0;
+
+  /// Of the last step; empty for a dense decoder.
+  virtual StepStats stats() const = 0;
+  /// How many layers hold K/V of each token of a sequence; empty for a dense decoder, where all do.
+  virtual std::span<const Depth> depths(Index s = 0) const = 0;
+  /// Share of the (token, layer) pairs of a sequence's first `tokens` tokens that have been computed, in percent.
+  virtual double computed_percent(Index tokens, Index s = 0) const = 0;
+};
+
+/// A `Model` of any device and type.
+class AnyModel {
+ public:
+  using Pruner = TokenPruner<AnyPolicy>;
+
+  virtual ~AnyModel() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual std::unique_ptr<AnyDecoder> dense(const KvRoom& room) const = 0;
+  /// `pruners` are one for each sequence.
+  virtual std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, std::vector<Pruner> pruners) const = 0;
+
+  /// `pruner` is that of all sequences.
+  std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, const Pruner& pruner) const {
+    return lazy(room, std::vector<Pruner>(static_cast<std::size_t>(room.sequences), pruner));
+  }
+};
+
+/// Where a model runs.
+struct Placement {
+  std::string device = "cpu";  ///< or cuda
+  std::string dtype = "f32";   ///< bf16, or on a CUDA device f16
+  int threads = 1;             ///< on the CPU
+};
+
+/// Loads a model. Throws `lazyllm::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
+/// a build without CUDA, `lazyllm::cuda_error` without a CUDA device or enough of its memory, and what `weights`
+/// throws.
+std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
+                                     const Placement& placement);
+
+}  // namespace lazyllm::llama

@@ -1,0 +1,273 @@
+"""Tests of the GPU benchmarks' scripts: tables of made-up results, and run.sh with stand-ins for the tools and the GPU."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
+
+import make_tables  # noqa: E402
+
+
+def case(**fields):
+    """A result of ttft_bench that passes all bars."""
+    return {"device": "cuda", "gpu": "Made-up GPU", "shape": "llama-2-7b", "dtype": "bf16", "schedule": "6:0.3,16:0.5",
+            "prompt_tokens": 4096, "batch": 1, "repeats": 3, "dense_ms": 100.0, "keep_one_ms": 100.5, "lazy_ms": 35.0,
+            "speedup": 2.86, "ideal_speedup": 2.98, "overhead_percent": 0.5, "library_percent": 0.75,
+            "dense_tflops": 560.0, "gemm_tflops": 700.0, "copy_gbytes_per_second": 2900.0, "gemm_ms": 78.0,
+            "attention_ms": 7.0, "dense_of_floor": 1.18, "generated_tokens": 17, "dense_decode_ms": 5.0,
+            "lazy_decode_ms": 4.5, "decode_ratio": 0.9, "slowest_decode_ratio": 0.98, "decode_floor_ms": 4.7,
+            "revived_per_step": 12.0} | fields
+
+
+def peer(**fields):
+    return {"peer": "transformers", "version": "5.0", "torch": "2.9", "attention": "sdpa", "device": "cuda",
+            "gpu": "Made-up GPU", "shape": "llama-2-7b", "dtype": "bf16", "prompt_tokens": 4096, "batch": 1,
+            "dense_ms": 130.0, "fastest_ms": 128.0} | fields
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def written(self, entries, name="results.json"):
+        path = self.folder / name
+        path.write_text(json.dumps(entries))
+        return path
+
+
+class Tables(Folder):
+    def bars(self, *entries):
+        rows = make_tables.cuda_bars(make_tables.CudaResults([self.written(entries)]))
+        return {row[0]: row[1:] for row in rows}
+
+    def met(self, *entries):
+        return [row[-1] for row in self.bars(*entries).values()]
+
+    def test_good_results_pass_all_bars(self):
+        self.assertEqual(self.met(case(), case(prompt_tokens=16384), peer()), ["passed"] * 8)
+
+    def test_each_bar_can_be_missed(self):
+        bad = [{"dense_of_floor": 1.26}, {"dense_ms": 131.0}, {"overhead_percent": 1.01}, {"speedup": 2.74},
+               {"library_percent": 1.01}, {"slowest_decode_ratio": 1.01}]
+        missed = []
+        for fields in bad:
+            met = self.met(case(), case(schedule="paper", **fields), case(prompt_tokens=16384), peer())
+            self.assertEqual(met.count("missed"), 1, fields)
+            missed.append(met.index("missed"))
+        self.assertEqual(missed, [0, 1, 2, 3, 6, 7])
+        self.assertEqual(self.met(case(), case(prompt_tokens=16384, speedup=2.82), peer())[4], "missed")
+        slow = {"speedup": 2.3, "ideal_speedup": 2.5}
+        self.assertEqual(self.met(case(**slow), case(prompt_tokens=16384), peer())[5], "passed")  # the other one
+        self.assertEqual(self.met(case(**slow), case(prompt_tokens=16384, **slow), peer())[5], "missed")
+
+    def test_an_ideal_below_two_and_a_half_does_not_count(self):
+        self.assertEqual(self.met(case(speedup=2.4, ideal_speedup=2.45))[5], "not measured")
+
+    def test_says_what_was_not_measured(self):
+        bars = self.bars(case(prompt_tokens=2048))
+        self.assertEqual(list(bars.values())[0], ["not measured", "", "not measured"])
+        self.assertEqual(self.met(case())[1], "not measured")  # no peer
+        self.assertEqual(self.met(case(), peer(device="cpu"))[1], "not measured")
+        self.assertEqual(self.met(case(), peer(batch=8))[1], "not measured")
+
+    def test_names_the_worst_case(self):
+        overhead = self.bars(case(), case(batch=8, overhead_percent=2.5))["overhead at keep 1 at most 1 %"]
+        self.assertEqual(overhead, ["2.50 %", "llama-2-7b, 4096, batch 8, `6:0.3,16:0.5`", "missed"])
+
+    def test_writes_tables_between_their_markers(self):
+        document = self.folder / "document.md"
+        document.write_text("before\n<!-- cuda begin -->\nold\n<!-- cuda end -->\nafter\n")
+        entries = [case(), case(schedule="paper"), peer(), case(prompt_tokens=32768) |
+                   {"left_out": "no time was left of 60 s"}]
+        arguments = ["make_tables.py", "cuda", str(self.written(entries)), str(document), "--command", "run it",
+                     "--context", "here"]
+        with mock.patch("sys.argv", arguments):
+            make_tables.main()
+        text = document.read_text()
+        self.assertTrue(text.startswith("before\n<!-- cuda begin -->\n```\nrun it\n```\n\nhere\n\nMade-up GPU."), text)
+        self.assertTrue(text.endswith("<!-- cuda end -->\nafter\n"))
+        self.assertNotIn("old", text)
+        self.assertIn("transformers 5.0 with PyTorch 2.9 and SDPA", text)
+        self.assertIn("| llama-2-7b | bf16 | 4096 | 1 | `paper` | 100.0 | 35.0 | 2.86 | 2.98 | 96 % | 0.50 % | 0.75 % "
+                      "| 130.0 |", text)
+        self.assertIn("| llama-2-7b, 32768, `6:0.3,16:0.5` | no time was left of 60 s |", text)
+        floor = "| llama-2-7b | bf16 | 4096 | 1 | 100.0 | 78.0 | 7.0 | 1.18 | 560 | 700 | 2900 |"
+        self.assertEqual(text.count(floor), 1)  # once, not for each schedule
+
+    def test_refuses_results_of_two_gpus(self):
+        with self.assertRaisesRegex(ValueError, "several GPUs, Made-up GPU and Other"):
+            make_tables.CudaResults([self.written([case(), case(gpu="Other")])])
+
+    def test_micro_tables_show_all_sizes_beside_cub_and_copies(self):
+        def benchmark(name, time):
+            return {"name": name, "run_type": "iteration", "real_time": time, "time_unit": "us",
+                    "bytes_per_second": 1e12}
+
+        results = self.written({"benchmarks": [
+            benchmark("gather<bf16>/width:4096/tokens:2048/manual_time", 10),
+            benchmark("gather_memory<bf16>/width:4096/tokens:2048/manual_time", 9),
+            benchmark("select_count/keep:30/batch:8/tokens:8192/manual_time", 20),
+            benchmark("select_count_plain/keep:30/batch:8/tokens:8192/manual_time", 200)]})
+        text = make_tables.cuda_micro_tables([results])
+        self.assertIn("| operation | type | width | tokens | µs | GB/s | same bytes µs |", text)
+        self.assertIn("| gather | bf16 | 4096 | 2048 | 10 | 1000 | 9 |", text)
+        self.assertIn("| select count | 30 | 8 | 8192 | 20 | 1000 | 200 |", text)
+        self.assertIn("CUB alone µs", text)
+
+
+# Stand-ins. `device` prints what DEVICE says, ttft_bench and the peer write what a results folder would have.
+TOOLS = {
+    "nvcc": """
+if [[ $1 == --version ]]; then echo "Cuda compilation tools, release 13.0, V13.0"; exit; fi
+printf '#!/bin/sh\\n[ -n "$DEVICE" ] || { echo no device >&2; exit 1; }\\necho "$DEVICE"\\n' >"$2"; chmod +x "$2"
+""",
+    "cmake": """
+echo "cmake $*" >>"$CALLS"
+case " $* " in
+  *" help "*) printf '%s\\n' $TARGETS; exit ;;
+  *" -n "*) [[ " $* " == *" ${BROKEN:-} "* ]] || echo "ninja: no work to do."; exit ;;
+  *" --build "*) [[ -z ${BROKEN:-} ]] || { echo "broken: $BROKEN"; exit 1; }; exit ;;
+esac
+if [[ -n ${MISSING:-} && " $* " == *"-DLAZYLLM_BUILD_EXAMPLES=ON"* ]]; then
+  printf 'CMake Error at examples/CMakeLists.txt:1 (find_package):\\n  Could not find %s\\n' "$MISSING" >&2
+  exit 1
+fi
+""",
+    "ctest": """
+echo "ctest $*" >>"$CALLS"
+echo "${CTEST_LINE:-100% tests passed, 0 tests failed out of 2}"
+exit "${CTEST_STATUS:-0}"
+""",
+    "compute-sanitizer": """
+echo "compute-sanitizer $*" >>"$CALLS"
+""",
+}
+TTFT = """
+echo "ttft_bench $*" >>"$CALLS"
+while (($#)); do [[ $1 != --json ]] || cp "$CASES" "$2"; shift; done
+"""
+
+
+class Run(Folder):
+    targets = "all test_cuda: test_cuda_properties test_cuda_emulated test_llama_cuda test_backend ttft_bench"
+
+    def setUp(self):
+        super().setUp()
+        tools = self.folder / "tools"
+        (self.folder / "build/bin").mkdir(parents=True)
+        tools.mkdir()
+        for path, text in [(tools / name, text) for name, text in TOOLS.items()] + [
+                (self.folder / "build/bin/ttft_bench", TTFT)]:
+            path.write_text("#!/usr/bin/env bash\n" + text.lstrip())
+            path.chmod(0o755)
+        (tools / "python").write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
+        (tools / "python").chmod(0o755)
+        self.environment = os.environ | {
+            "PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(self.folder / "calls"), "DEVICE": "",
+            "TARGETS": self.targets, "CASES": str(self.written([case(), case(prompt_tokens=16384)], "cases.json")),
+            "PYTHON": str(tools / "python")}
+
+    def run_script(self, *arguments, **environment):
+        done = subprocess.run(["bash", ROOT / "bench/cuda/run.sh", "--build", self.folder / "build", *arguments],
+                              env=self.environment | environment, capture_output=True, text=True, check=False)
+        calls = self.folder / "calls"
+        self.calls = calls.read_text() if calls.exists() else ""
+        return done
+
+    def test_without_a_device_builds_only(self):
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("no CUDA device: built only", done.stdout)
+        self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=80;90", self.calls)
+        self.assertIn("--target test_cuda test_cuda_properties test_llama_cuda ttft_bench -- -k\n", self.calls)
+        self.assertNotIn("ctest", self.calls)
+
+    def test_with_a_device_runs_all_there_is(self):
+        done = self.run_script("--prefix", self.folder, DEVICE="Made-up GPU|90")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=90", self.calls)
+        self.assertIn(f"-DCMAKE_PREFIX_PATH={self.folder}", self.calls)
+        self.assertIn("-R ^(test_cuda|test_cuda_properties|test_llama_cuda)$", self.calls)
+        for tool in ("memcheck", "racecheck", "initcheck"):
+            self.assertEqual(self.calls.count(f"compute-sanitizer --tool {tool}"), 3)
+        self.assertIn("micro        left out: Google Benchmark was not found", done.stdout)
+        self.assertIn("peers        left out: no torch here", done.stdout)
+        self.assertIn("tests        done in 0 s; 100% tests passed, 0 tests failed out of 2", done.stdout)
+        # The table comes last, and the last line says the time.
+        last = done.stdout.splitlines()
+        self.assertRegex(last[-1], "^[0-9]+ of 480 s; results in ")
+        self.assertTrue(last[-2].startswith("| no lazy decode step slower"), last[-2])
+        self.assertEqual((self.folder / "build/results/context.txt").read_text().split(";")[0], "Made-up GPU")
+
+    def test_measures_again_only_what_there_was_no_time_for(self):
+        self.run_script("--parts", "ttft", DEVICE="Made-up GPU|90")
+        first = self.calls.count("ttft_bench --device cuda")
+        results = sorted((self.folder / "build/results").glob("ttft-*.json"))
+        self.assertEqual(first, len(results))
+        results[0].write_text(json.dumps([case() | {"left_out": "no time was left of 60 s"}]))
+        self.run_script("--parts", "ttft", DEVICE="Made-up GPU|90")
+        self.assertEqual(self.calls.count("ttft_bench --device cuda"), first + 1)
+
+    def test_without_time_fails_and_says_so(self):
+        done = self.run_script("--seconds", "1", DEVICE="Made-up GPU|90")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("within the time there was", done.stderr)
+        self.assertNotIn("built only", done.stdout)
+
+    def test_a_missing_package_costs_its_parts_only(self):
+        done = self.run_script(MISSING="CLI11")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"examples +left out: .*Could not find CLI11")
+        self.assertIn("-DLAZYLLM_BUILD_EXAMPLES=OFF", self.calls)
+
+    def test_failures_are_its_own(self):
+        done = self.run_script("--parts", "tests,ttft", DEVICE="Made-up GPU|90", BROKEN="test_llama_cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("broken: test_llama_cuda", done.stdout)
+        self.assertIn("left out: not built", done.stdout)
+        self.assertIn("-R ^(test_cuda|test_cuda_properties)$", self.calls)  # the others run
+        self.assertIn("ttft_bench --device cuda", self.calls)
+        done = self.run_script("--parts", "tests", DEVICE="Made-up GPU|90", CTEST_STATUS="8",
+                               CTEST_LINE="50% tests passed, 1 tests failed out of 2")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("FAILED", done.stdout)
+
+    def test_names_tests_that_were_skipped(self):
+        done = self.run_script("--parts", "tests", DEVICE="Made-up GPU|90", CTEST_LINE="\t  5 - test_cuda (Skipped)")
+        self.assertIn("tests        skipped: test_cuda", done.stdout)
+
+    def test_bad_options_are_named(self):
+        for arguments, message in [(["--parts", "foo"], "part 'foo' is none of"), (["--seconds", "x"], "'x' is not a whole"),
+                                   (["--prefix", "/nowhere"], "/nowhere is not a folder"), (["--what"], "option '--what'"),
+                                   (["--jobs"], "--jobs needs a value")]:
+            done = self.run_script(*arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(message, done.stderr)
+        self.assertIn("--results DIR", self.run_script("--help").stdout)
+
+
+class Peer(unittest.TestCase):
+    def run_script(self, *arguments):
+        return subprocess.run([sys.executable, ROOT / "bench/peers/transformers_ttft.py", *arguments],
+                              capture_output=True, text=True, check=False)
+
+    def test_bad_options_are_named(self):
+        self.assertIn("--batch: 0 is out of range", self.run_script("--batch", "0").stderr)
+        self.assertIn("--shape", self.run_script("--shape", "tinier").stderr)
+        self.assertIn("prefill of Hugging Face transformers", self.run_script("--help").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,97 @@
+#include "support/cuda_emulation.hpp"
+// The device's code, compiled for the emulation.
+#include "bench/examples/llama/model/device_ttft.cu"
+//
+#include <doctest/doctest.h>
+
+#include "bench/examples/llama/model/random_weights.hpp"
+#include "examples/llama/model/operations.hpp"
+
+// What the emulation lacks. Between two events passes one millisecond, whatever is between them.
+extern "C" {
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::strcpy(properties->name, "emulated");
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t*, int) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
+}
+
+namespace lazyllm::llama {
+
+/// Of the library that is not there.
+DeviceFloor device_floor(const ModelConfig&, Index prompt, Index batch, cudaStream_t) {
+  return {.gemm_rate = 1,
+          .copy_rate = 2,
+          .gemm_ms = static_cast<double>(prompt),
+          .attention_ms = static_cast<double>(batch)};
+}
+
+namespace {
+
+ModelConfig small_model() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.vocab = 50;
+  config.context = 64;
+  config.norm_epsilon = 1e-5;
+  config.width = 32;
+  config.layers = 3;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_width = 8;
+  config.ffn_width = 48;
+  return config;
+}
+
+Preset half_after_one() {
+  Preset preset;
+  preset.schedule = Schedule{{1, 0.5}};
+  return preset;
+}
+
+TEST_CASE("the device's benchmark runs dense, keep 1 and lazy as often as asked, and counts their operations") {
+  const ModelConfig config = small_model();
+  DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
+  CHECK(device_name() == "emulated");
+  CHECK(bench.weight_bytes() == 2 * (50 * 32 + 3 * (32 * 32 + 32 * 32 + 32 * 32 + 3 * 32 * 48)));
+
+  const DeviceCase what{.prompt = 12, .batch = 2, .generate = 4, .repeats = 2};
+  const DeviceTimes times = bench.measure(what, TokenPruner<AnyPolicy>(KeepFraction(half_after_one().schedule)));
+  for (const DeviceRun* run : {&times.dense, &times.keep_one, &times.lazy}) CHECK(run->prefill_ms.size() == 2);
+  CHECK(times.dense.decode_ms == std::vector<std::vector<double>>{{1, 1, 1}, {1, 1, 1}});
+  CHECK(times.lazy.decode_ms == times.dense.decode_ms);
+  CHECK(times.keep_one.decode_ms == std::vector<std::vector<double>>(2));
+  CHECK(times.dense.operations == 2 * prefill_operations(config, 12));
+  CHECK(times.keep_one.operations == times.dense.operations);
+  CHECK(times.lazy.operations == 2 * prefill_operations(config, 12, half_after_one()));
+  CHECK(times.dense.kv_bytes == 2 * 3 * 2 * 16 * 2 * 8 * 2);  // K and V, layers, sequences, tokens, heads, width, bytes
+  CHECK(times.revived_per_step > 0);
+  CHECK(times.library_share == doctest::Approx(1 - 2 * 3));  // a millisecond for each block, and one for all layers
+  CHECK(times.floor.gemm_ms == 12);
+  CHECK(times.floor.attention_ms == 2);
+}
+
+TEST_CASE("a case of the device's benchmark without memory throws, and the next one runs") {
+  const ModelConfig config = small_model();
+  DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
+  const TokenPruner<AnyPolicy> pruner(KeepFraction(half_after_one().schedule));
+  test::cuda_emulation::fail_allocation_after(3);
+  CHECK_THROWS_AS(bench.measure({.prompt = 12, .batch = 1, .generate = 1, .repeats = 1}, pruner), cuda_error);
+  test::cuda_emulation::fail_allocation_after(-1);
+  CHECK(bench.measure({.prompt = 8, .batch = 1, .generate = 1, .repeats = 1}, pruner).lazy.prefill_ms.size() == 1);
+}
+
+}  // namespace
+}  // namespace lazyllm::llama

@@ -1,0 +1,230 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/model/any_model.hpp"
+#include "examples/llama/model/cuda/cuda_model.hpp"
+#include "lazyllm/policy/wrappers.hpp"
+#include "tests/examples/llama/model/relative_error.hpp"
+
+/// \file
+/// Tests of the host on CUDA against the host on the CPU, for a device and for its emulation.
+
+namespace lazyllm::llama::test {
+
+inline Checkpoint small_checkpoint(const std::string& name) {
+  return Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models" / name);
+}
+
+inline constexpr const char* small_checkpoints[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers",
+                                                    "llama3_4_layers"};
+
+/// The same model on both sides, in f32.
+struct Pair {
+  explicit Pair(const std::string& name) {
+    const Checkpoint checkpoint = small_checkpoint(name);
+    cpu = open_model(checkpoint.config(), weights_of(checkpoint), {.device = "cpu", .dtype = "f32", .threads = 1});
+    cuda = open_cuda_model_f32(checkpoint.config(), weights_of(checkpoint));
+  }
+
+  std::unique_ptr<AnyModel> cpu, cuda;
+};
+
+inline std::vector<TokenId> random_tokens(std::mt19937& random, Index count, Index vocab) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % static_cast<unsigned>(vocab));
+  return tokens;
+}
+
+using Pruner = AnyModel::Pruner;
+
+/// One that prunes a few times on the way through `layers` layers, by any score.
+inline Pruner random_pruner(std::mt19937& random, Index layers) {
+  const auto below = [&](Index end) { return static_cast<Index>(random() % static_cast<unsigned>(end)); };
+  std::vector<LayerKeep> points;
+  for (Index layer = 1; layer < layers; ++layer) {
+    if (below(2) == 0) points.push_back({layer, 0.3 + 0.1 * static_cast<double>(below(6))});
+  }
+  if (points.empty()) points.push_back({1, 0.5});
+  const Schedule schedule(points);
+  AttentionScore score;
+  score.last_queries = 1 + below(3);
+  score.over_layers = below(4) == 0;
+  score.pooling = below(4) == 0 ? 3 : 1;
+  if (below(4) == 0) return Pruner(KeepMass(schedule), score);
+  if (below(3) == 0) return Pruner(ProtectFirst<KeepFraction>{schedule, 2}, score);
+  return Pruner(KeepFraction(schedule), score);
+}
+
+/// Positions that were active in each layer.
+using ActiveSets = std::vector<std::vector<Position>>;
+
+inline void record_active_sets(AnyDecoder& decoder, ActiveSets& sets) {
+  decoder.observe_layers([&sets](const LayerPlan& plan) { sets.emplace_back(plan.keys().begin(), plan.keys().end()); });
+}
+
+inline std::vector<float> copied(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
+
+inline std::vector<float> copied(Rows<const float> logits) {
+  return {logits.data, logits.data + logits.rows * logits.width};
+}
+
+/// Runs a prompt and then some tokens, in chunks, on both sides, and compares logits and active sets of every step.
+/// Returns how many rows were revived.
+inline Index check_equal_runs(const Pair& models, const Pruner& pruner, std::mt19937& random, const KvRoom& room,
+                              Index prompt, Index steps) {
+  const Index vocab = models.cpu->config().vocab;
+  const auto cpu = models.cpu->lazy({room.capacity}, pruner);
+  const auto cuda = models.cuda->lazy(room, pruner);
+  ActiveSets cpu_sets, cuda_sets;
+  record_active_sets(*cpu, cpu_sets);
+  record_active_sets(*cuda, cuda_sets);
+  Index revived = 0;
+  for (Index i = 0; i < steps; ++i) {
+    const std::vector<TokenId> tokens = random_tokens(random, i == 0 ? prompt : 1 + i % 2, vocab);
+    const std::vector<float> expected = copied(cpu->step(tokens));
+    CHECK(relative_error(cuda->step(tokens), expected) <= 1e-4F);
+    CHECK(cuda_sets == cpu_sets);
+    CHECK(std::ranges::equal(cuda->depths(), cpu->depths()));
+    CHECK(cuda->operations() == cpu->operations());
+    revived += cuda->stats().revived();
+  }
+  return revived;
+}
+
+TEST_CASE("CUDA host: dense logits equal the CPU's, of prompts, tokens and turns") {
+  std::mt19937 random(1);
+  for (const char* name : small_checkpoints) {
+    CAPTURE(name);
+    const Pair models(name);
+    const auto cpu = models.cpu->dense(40);
+    const auto cuda = models.cuda->dense(40);
+    for (const Index count : {13, 1, 1, 6}) {
+      const std::vector<TokenId> tokens = random_tokens(random, count, models.cpu->config().vocab);
+      const std::vector<float> expected = copied(cpu->step(tokens));
+      CHECK(relative_error(cuda->step(tokens), expected) <= 1e-4F);
+    }
+    CHECK(cuda->kv_bytes() == cpu->kv_bytes());
+  }
+}
+
+TEST_CASE("CUDA host: keeping everything equals dense bit for bit") {
+  std::mt19937 random(2);
+  const Pair models("gqa2_6_layers");
+  for (const AnyPolicy& policy : {AnyPolicy(KeepAll()), AnyPolicy(KeepFraction(Schedule{{1, 1.0}, {2, 1.0}}))}) {
+    const auto dense = models.cuda->dense(30);
+    const auto lazy = models.cuda->lazy(30, Pruner(policy));
+    for (const Index count : {9, 1, 3}) {
+      const std::vector<TokenId> tokens = random_tokens(random, count, models.cpu->config().vocab);
+      const std::vector<float> expected = copied(dense->step(tokens));
+      CHECK(copied(lazy->step(tokens)) == expected);
+    }
+  }
+}
+
+/// Random prompts and schedules: kept sets equal the CPU's, and logits.
+inline void check_random_runs(int runs) {
+  std::mt19937 random(3);
+  Index revived = 0;
+  for (int run = 0; run < runs; ++run) {
+    CAPTURE(run);
+    const Pair models(small_checkpoints[run % std::ssize(small_checkpoints)]);
+    const Pruner pruner = random_pruner(random, models.cpu->config().layers);
+    const Index prompt = 3 + static_cast<Index>(random() % 18);
+    const Index page_size = run % 2 == 0 ? 0 : 4;
+    revived += check_equal_runs(models, pruner, random, {40, 1, page_size}, prompt, 5);
+  }
+  CHECK(revived > 0);
+}
+
+TEST_CASE("CUDA host: K/V in pages give what K/V in one piece give, bit for bit") {
+  std::mt19937 random(4);
+  const Pair models("llama3_4_layers");
+  const Pruner pruner(KeepFraction(Schedule{{1, 0.6}, {3, 0.5}}));
+  const auto whole = models.cuda->lazy({30, 2}, pruner);
+  const auto paged = models.cuda->lazy({30, 2, 4}, pruner);
+  Index revived = 0;
+  for (const Index count : {11, 1, 1, 2}) {
+    const std::vector<TokenId> a = random_tokens(random, count, models.cpu->config().vocab);
+    const std::vector<TokenId> b = random_tokens(random, count + 3, models.cpu->config().vocab);
+    const std::vector<Tokens> tokens = {a, b};
+    const std::vector<float> expected = copied(whole->step_all(tokens));
+    CHECK(copied(paged->step_all(tokens)) == expected);
+    revived += paged->stats().revived();
+  }
+  CHECK(revived > 0);
+  CHECK(paged->kv_bytes() == whole->kv_bytes() * 32 / 30);
+}
+
+TEST_CASE("CUDA host: sequences of different lengths and schedules in one step give what each gives alone") {
+  std::mt19937 random(5);
+  const Pair models("qwen2_5_layers");
+  const std::vector<Pruner> pruners = {
+      Pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
+      Pruner(KeepMass(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3})};
+  const Index lengths[] = {12, 3, 17};
+  const auto lazy = models.cuda->lazy({30, 3}, pruners);
+  const auto dense = models.cuda->dense({30, 3});
+  std::vector<std::unique_ptr<AnyDecoder>> lazy_alone, dense_alone;
+  for (const Pruner& pruner : pruners) {
+    lazy_alone.push_back(models.cuda->lazy(30, pruner));
+    dense_alone.push_back(models.cuda->dense(30));
+  }
+  Index revived = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    std::vector<std::vector<TokenId>> tokens;
+    for (const Index length : lengths) {
+      tokens.push_back(random_tokens(random, turn == 0 ? length : 1 + turn % 2, models.cpu->config().vocab));
+    }
+    const std::vector<Tokens> all(tokens.begin(), tokens.end());
+    const auto check = [&](AnyDecoder& together, std::vector<std::unique_ptr<AnyDecoder>>& alone) {
+      const Index vocab = models.cpu->config().vocab;
+      const std::vector<float> logits = copied(together.step_all(all));
+      for (std::size_t s = 0; s < alone.size(); ++s) {
+        const auto width = static_cast<std::size_t>(vocab);
+        CHECK(relative_error(alone[s]->step(all[s]), std::span(logits).subspan(s * width, width)) <= 1e-4F);
+        CHECK(std::ranges::equal(together.depths(static_cast<Index>(s)), alone[s]->depths()));
+      }
+    };
+    check(*dense, dense_alone);
+    check(*lazy, lazy_alone);
+    revived += lazy->stats().revived();
+  }
+  CHECK(revived > 0);
+}
+
+TEST_CASE("CUDA host: a step that does not fit or names an unknown token changes nothing") {
+  const Pair models("mha_4_layers");
+  const auto decoder = models.cuda->lazy(10, Pruner(KeepFraction(Schedule{{1, 0.5}})));
+  const auto untroubled = models.cuda->lazy(10, Pruner(KeepFraction(Schedule{{1, 0.5}})));
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> expected = copied(untroubled->step(prompt));
+  CHECK(copied(decoder->step(prompt)) == expected);
+  CHECK_THROWS_WITH_AS(decoder->step(std::vector<TokenId>{1, 2, 3, 4, 5}), doctest::Contains("11"), invalid_argument);
+  CHECK_THROWS_WITH_AS(decoder->step(std::vector<TokenId>{3, 97}), doctest::Contains("token 97 at place 1"),
+                       invalid_argument);
+  CHECK_THROWS_AS(decoder->step({}), invalid_argument);
+  const std::vector<float> next = copied(untroubled->step(std::vector<TokenId>{7}));
+  CHECK(copied(decoder->step(std::vector<TokenId>{7})) == next);
+}
+
+TEST_CASE("CUDA host: a missing weight and one of the wrong shape are reported") {
+  const Checkpoint checkpoint = small_checkpoint("mha_4_layers");
+  ModelConfig wider = checkpoint.config();
+  wider.ffn_width += 2;
+  CHECK_THROWS_WITH(open_cuda_model_f32(wider, weights_of(checkpoint)), doctest::Contains("mlp.gate_proj.weight"));
+  ModelConfig deeper = checkpoint.config();
+  deeper.layers += 1;
+  CHECK_THROWS_WITH(open_cuda_model_f32(deeper, weights_of(checkpoint)), doctest::Contains("layers.4."));
+}
+
+}  // namespace lazyllm::llama::test

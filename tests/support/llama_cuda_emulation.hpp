@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <array>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "support/cuda_emulation.hpp"
+
+/// \file
+/// What the Llama host's kernels need beside cuda_emulation.hpp: launches with shared memory, and the tensor-core and
+/// copy instructions of examples/llama/kernels/cuda/mma.cuh, each fragment laid out as the PTX manual says. Copies
+/// arrive as late as they may.
+
+namespace lazyllm::test::cuda_emulation {
+
+inline constexpr std::size_t most_shared_bytes = 227 * 1024;  // of a block on an H100
+alignas(1024) inline std::byte shared_bytes[most_shared_bytes];
+
+struct AsyncCopy {
+  std::uint32_t to;
+  const void* from;
+  bool wanted;
+};
+inline std::array<std::vector<AsyncCopy>, 1024> async_copies;  // by thread
+
+/// The fragments of a warp's matrix product.
+struct Fragments {
+  std::uint32_t a[4];
+  std::uint32_t b[2];
+};
+
+/// Gives this thread's fragments to the other lanes of the warp; those of all 32, valid until the next call but one.
+inline const Fragments* exchange_fragments(const Fragments& own) {
+  static Fragments of_warps[32][2][32];
+  static std::array<unsigned, 1024> exchanges;
+  Fragments* const fragments = of_warps[threadIdx.x / 32][exchanges[threadIdx.x]++ % 2];
+  fragments[threadIdx.x % 32] = own;
+  exchange(0);
+  return fragments;
+}
+
+/// Element `place`, 0 or 1, of a register with two of T.
+template <class T>
+float element(std::uint32_t bits, unsigned place) {
+  T pair[2];
+  std::memcpy(static_cast<void*>(pair), &bits, sizeof(pair));
+  return static_cast<float>(pair[place]);
+}
+
+/// Calls `read(row, register number)` with the addresses of the matrices' rows.
+template <class Read>
+void load_rows(std::uint32_t row, const Read& read) {
+  const std::uint64_t* const rows = exchange_value(row);
+  for (unsigned m = 0; m < 4; ++m) {
+    read([&](unsigned i) { return reinterpret_cast<const std::uint16_t*>(&shared_bytes[rows[m * 8 + i]]); }, m);
+  }
+}
+
+}  // namespace lazyllm::test::cuda_emulation
+
+namespace lazyllm::llama::kernels {
+
+namespace emulation = lazyllm::test::cuda_emulation;
+
+inline std::byte* shared_memory() { return emulation::shared_bytes; }
+
+template <class... Parameters, class... Arguments>
+void launch_shared(cuda::Context& context, dim3 blocks, unsigned threads, std::size_t shared,
+                   void (*kernel)(Parameters...), Arguments... arguments) {
+  if (shared > emulation::most_shared_bytes) throw cuda_error("too much shared memory");
+  emulation::enqueue(context.stream(), [=] {
+    blockDim = dim3(threads);
+    for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
+      for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
+        std::memset(emulation::shared_bytes, 0xff, shared);
+        emulation::run_block(threads, [&] { kernel(arguments...); });
+        for (const auto& copies : emulation::async_copies) {
+          if (!copies.empty()) throw std::logic_error("a block ended before its copies");
+        }
+      }
+    }
+  });
+}
+
+template <class T>
+void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, float (&c)[4]) {
+  const emulation::Fragments* const lanes = emulation::exchange_fragments({{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const unsigned lane = threadIdx.x % 32;
+  // A[row][k] is in register row / 8 + 2 * (k / 8) of lane row % 8 * 4 + k % 8 / 2; B[k][column] in register k / 8 of
+  // lane column * 4 + k % 8 / 2; C[row][column] in c[row / 8 * 2 + column % 2] of lane row % 8 * 4 + column / 2.
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8;
+    const unsigned column = lane % 4 * 2 + i % 2;
+    float sum = 0;
+    for (unsigned k = 0; k < 16; ++k) {
+      const float left = emulation::element<T>(lanes[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2], k % 2);
+      const float right = emulation::element<T>(lanes[column * 4 + k % 8 / 2].b[k / 8], k % 2);
+      sum += left * right;
+    }
+    c[i] += sum;
+  }
+}
+
+inline void load_matrices(std::uint32_t row, std::uint32_t (&m)[4]) {
+  const unsigned lane = threadIdx.x % 32;
+  emulation::load_rows(row, [&](const auto& address, unsigned number) {
+    std::memcpy(&m[number], address(lane / 4) + lane % 4 * 2, sizeof(std::uint32_t));
+  });
+}
+
+inline void load_transposed_matrices(std::uint32_t row, std::uint32_t (&m)[4]) {
+  const unsigned lane = threadIdx.x % 32;
+  emulation::load_rows(row, [&](const auto& address, unsigned number) {
+    const std::uint32_t low = address(lane % 4 * 2)[lane / 4];
+    const std::uint32_t high = address(lane % 4 * 2 + 1)[lane / 4];
+    m[number] = low | high << 16;
+  });
+}
+
+inline std::uint32_t shared_address(const void* address) {
+  return static_cast<std::uint32_t>(static_cast<const std::byte*>(address) - emulation::shared_bytes);
+}
+
+inline void copy_async(std::uint32_t to, const void* from, bool wanted) {
+  if ((to | reinterpret_cast<std::uintptr_t>(from)) % 16 != 0) throw std::logic_error("a copy is not aligned");
+  emulation::async_copies[threadIdx.x].push_back({to, from, wanted});
+}
+
+inline void wait_for_copies() {
+  for (const emulation::AsyncCopy& copy : emulation::async_copies[threadIdx.x]) {
+    if (copy.wanted) {
+      std::memcpy(&emulation::shared_bytes[copy.to], copy.from, 16);
+    } else {
+      std::memset(&emulation::shared_bytes[copy.to], 0, 16);
+    }
+  }
+  emulation::async_copies[threadIdx.x].clear();
+}
+
+inline std::uint32_t computed_here(std::uint32_t value) { return value; }
+
+inline float fast_exp2(float x) { return std::exp2(x); }
+
+}  // namespace lazyllm::llama::kernels
