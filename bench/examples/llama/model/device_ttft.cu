@@ -107,7 +107,7 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
 
 int current_device() {
   int number = 0;
-  cuda::detail::check(cudaGetDevice(&number), "cudaGetDevice");
+  cuda::detail::check(cudaGetDevice(&number), "--device cuda: no CUDA device: cudaGetDevice");
   return number;
 }
 
@@ -115,7 +115,7 @@ int current_device() {
 
 std::string device_name() {
   cudaDeviceProp properties{};
-  cuda::detail::check(cudaGetDeviceProperties(&properties, current_device()), "--device cuda: no CUDA device");
+  cuda::detail::check(cudaGetDeviceProperties(&properties, current_device()), "cudaGetDeviceProperties");
   return properties.name;
 }
 
