@@ -23,8 +23,9 @@ std::string names_in(const nlohmann::json& presets) {
 void add_pruning_options(CLI::App& app, PruningOptions& options) {
   app.add_option(
          "--schedule", options.schedule,
-         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the share KEEP, e.g. 9:0.7,19:0.7,28:0.7); in "
-         "front of a list, mass@ keeps the share KEEP of the attention, static@ prunes once and revives "
+         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the share KEEP, above 0 and at most 1, of the "
+         "tokens, e.g. 9:0.7,19:0.7,28:0.7); in front of a list, mass@ keeps the share KEEP of the attention, static@ "
+         "prunes once and revives "
          "nothing, random=SEED@ drops at random; or @FILE or @FILE#NAME: a preset that lazyllm-calibrate "
          "wrote, which sets the three options below where they are not given")
       ->capture_default_str();
