@@ -70,7 +70,7 @@ TEST_CASE("mistakes in the usage exit with 2 and say what is expected") {
   check_ids_fail({"--protect-last", "0"}, 2, {"--protect-last: 0", "at least 1"});
   check_ids_fail({"--repeats", "0"}, 2, {"--repeats: 0", "at least 1"});
   check_ids_fail({"--threads", "0"}, 2, {"--threads", "1"});
-  check_ids_fail({"--dtype", "f16"}, 2, {"--dtype", "f16", "f32", "bf16"});
+  check_ids_fail({"--dtype", "int8"}, 2, {"--dtype", "int8", "f32", "bf16", "f16"});
   check_ids_fail({"--seed", "-1"}, 2, {"--seed"});
   check_ids_fail({"--top-p", "x"}, 2, {"--top-p"});
   check_ids_fail({"--unknown"}, 2, {"--unknown"});
