@@ -36,8 +36,8 @@ struct Rows {
 };
 
 /// What a backend's `copy_rows` does for one pair of matrices: copies row `from[i]` of `source` to row `to[i]` of
-/// `target` for every i. Gather, scatter and merge are all this. The copies of one call happen in any order: no row that
-/// is written may be read or written by another.
+/// `target` for every i. Gather, scatter and merge are all this. The copies of one call happen in any order: no row
+/// that is written may be read or written by another.
 template <class T>
 struct RowCopy {
   Rows<const T> source;
