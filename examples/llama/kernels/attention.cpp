@@ -156,7 +156,7 @@ struct Task {
   Index query_count() const { return queries.rows * group(); }  ///< of each key/value head
   Position limit(Index query) const { return key_limits[static_cast<std::size_t>(query / group())]; }
   Index offset(Index kv_head, Index key) const {
-    return keys[static_cast<std::size_t>(key)] * cache.token_stride + kv_head * cache.head_stride;
+    return keys[static_cast<std::size_t>(key)] * cache.position_stride + kv_head * cache.head_stride;
   }
 };
 

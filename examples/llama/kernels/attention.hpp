@@ -16,13 +16,13 @@ struct AttentionShape {
   float scale = 1;       ///< of the scores, usually 1 / sqrt(head_width)
 };
 
-/// K and V of one sequence in one layer. Token p's key of head h starts at `keys + p * token_stride + h * head_stride`,
-/// its value at the same offset from `values`. Strides count elements.
+/// K and V of one sequence in one layer. Token p's key of head h starts at `keys + p * position_stride + h *
+/// head_stride`, its value at the same offset from `values`. Strides count elements.
 template <class T>
 struct KeyValues {
   const T* keys = nullptr;
   const T* values = nullptr;
-  Index token_stride = 0;
+  Index position_stride = 0;
   Index head_stride = 0;
 };
 

@@ -49,6 +49,8 @@ class AnyModel {
   virtual ~AnyModel() = default;
 
   virtual const ModelConfig& config() const = 0;
+  /// Both throw `lazyllm::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
+  /// without device memory.
   virtual std::unique_ptr<AnyDecoder> dense(const KvRoom& room) const = 0;
   /// `pruners` are one for each sequence.
   virtual std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, std::vector<Pruner> pruners) const = 0;

@@ -95,7 +95,8 @@ class DenseDecoder : public DecoderState<T, Device> {
   /// the vocabulary, `lazyllm::cuda_error` without device memory; the sequence is then as before the step.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
-  /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`.
+  /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`. Throws
+  /// `lazyllm::invalid_argument`, too, unless there is one list of tokens for each sequence.
   Rows<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     const ModelConfig& config = this->model_->config();

@@ -20,8 +20,9 @@
 namespace lazyllm {
 
 /// One forward pass of a batch of sequences: prefill, decode, a later turn or several new tokens are all the same step.
-/// Owns the running batch (hidden states and plan) and is used again for the next step; after the largest batch has
-/// been seen, or reserved, a step allocates nothing.
+/// Owns the running batch (hidden states and plan) and is used again for the next step; see `reserve` for what it
+/// allocates. All calls of one step take the same context. On CUDA, rows are the device's: what they hold is there when
+/// the stream has come so far, and only `advance` waits for it, where a layer prunes.
 ///
 ///     Rows<T> embeddings = step.begin(context, entries);  // fill these
 ///     for (auto& layer : layers) layer.forward(context, step);

@@ -21,7 +21,8 @@ struct LinearView {
   Index out = 0;
 };
 
-/// Throws `lazyllm::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`.
+/// Throws `lazyllm::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, and for a bias with results of
+/// another type than the weights.
 template <class T, class Y>
 void check_linear(const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) {
   if (x.width != linear.in || y.width != linear.out || x.rows != y.rows)

@@ -15,9 +15,9 @@
 namespace lazyllm::cuda {
 
 /// Execution context of the CUDA backend: the stream of its row operations, and their scratch memory. One context
-/// serves one thread of the caller at a time. Operations are enqueued on the stream and return before they have run,
-/// `select` excepted; host lists that are given to them may be changed at once. The current device must be the
-/// stream's.
+/// serves one thread of the caller at a time. Operations are enqueued on the stream and return before they have run;
+/// `select` waits for its result, an upload waits when eight before it are still to run or its staging memory grows.
+/// Host lists that are given to operations may be changed at once. The current device must be the stream's.
 class Context {
  public:
   /// On the caller's stream, which must outlive the context and all that was made with it. `workspace` is the device
@@ -41,7 +41,8 @@ class Context {
   template <class T>
   using PinnedBuffer = GrowingRows<Context, T, PinnedAllocator>;
 
-  /// `bytes` bytes of device scratch memory, aligned to 256, for work on the stream until the next call.
+  /// `bytes` bytes of device scratch memory, aligned to 256, for work on the stream until the next call. Throws
+  /// `cuda_error` if there is no memory.
   std::byte* workspace(Index bytes) { return grown(workspace_, bytes).data(); }
 
   /// `bytes` bytes of pinned memory for results of the device, valid until the next call. The caller has waited for
@@ -49,6 +50,7 @@ class Context {
   std::byte* results(Index bytes) { return grown(results_, bytes).data(); }
 
   /// Calls `fill(host)` to write `bytes` bytes to pinned memory, and enqueues their copy to `target` on the device.
+  /// Throws `cuda_error`.
   template <class Fill>
   void upload(std::byte* target, Index bytes, const Fill& fill) {
     if (bytes == 0) return;

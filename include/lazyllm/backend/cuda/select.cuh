@@ -341,8 +341,7 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
 
 /// Chooses by score which of the active tokens of each task stay active, the same ones as every backend, and writes
 /// them to `kept`. All tasks together are one copy to the device, one kernel, another where scores are drawn or pooled,
-/// and one copy back, which is waited for: the only operation of the backend that waits for the stream. Throws
-/// `cuda_error`.
+/// and one copy back, which is waited for. Throws `cuda_error`.
 /// \return the first score that is not finite, if there is one, and then `kept` is not to be used
 inline std::optional<BadScore> select(Context& context, std::span<const SelectionTask> tasks, KeptTokens& kept) {
   kept.indices.clear();
