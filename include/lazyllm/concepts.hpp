@@ -64,9 +64,8 @@ concept ExposesScores = requires(A& block, Context& context, const LayerPlan& pl
 
 /// What ranks tokens, `AttentionScore` or a type like it. `write(context, block, plan, requests)`, a static template,
 /// is called after a layer's attention with a `ScoreRequest` for each sequence that needs scores and fills their
-/// `scores`
-/// `[keys of the sequence]`. `over_layers` asks for scores of every layer and for their sum, `pooling` for the maximum
-/// over so many neighbours; `check` throws for options out of range.
+/// `scores` `[keys of the sequence]`. `over_layers` asks for scores of every layer and for their sum, `pooling` for the
+/// maximum over so many neighbours; `check` throws for options out of range.
 template <class S>
 concept TokenScore = requires(const S& score) {
   score.check();

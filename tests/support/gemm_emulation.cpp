@@ -8,8 +8,6 @@ namespace lazyllm::llama {
 struct Gemm::State {};
 
 Gemm::Gemm() = default;
-Gemm::Gemm(Gemm&&) noexcept = default;
-Gemm& Gemm::operator=(Gemm&&) noexcept = default;
 Gemm::~Gemm() = default;
 
 namespace {

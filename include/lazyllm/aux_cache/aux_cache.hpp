@@ -64,9 +64,9 @@ class AuxCache {
     release(tokens);
   }
 
-  /// The parts of the two for several caches at once. `acquire` takes a row for each of `tokens`, ascending, which must
-  /// have none: the caller copies to `rows().row(row(token))`. If it throws, it takes none. It may move the rows, of
-  /// all caches that share a pool.
+  /// With copies of the caller's own, which may be of several caches at once. `acquire` takes a row for each of
+  /// `tokens`, ascending, which must have none: the caller copies to `rows().row(row(token))`. If it throws, it takes
+  /// none. It may move the rows, of all caches that share a pool.
   void acquire(context_type& context, Positions tokens) {
     if (!tokens.empty() && tokens.back() >= std::ssize(row_of_)) {
       row_of_.resize(static_cast<std::size_t>(tokens.back()) + 1, none);

@@ -88,8 +88,10 @@ class Products {
                                          y_layout.get(), y_layout.get(), preference_.get(),
                                          static_cast<int>(proposals.size()), proposals.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic");
+    check(count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS, "cublasLtMatmulAlgoGetHeuristic");
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < count; ++i) {
+      if (proposals[static_cast<std::size_t>(i)].state != CUBLAS_STATUS_SUCCESS) continue;
       const cublasLtMatmulAlgo_t& algorithm = proposals[static_cast<std::size_t>(i)].algo;
       multiply(algorithm);
       best = std::min(best, bench::milliseconds_per_call(timer_, stream_, 5, [&] { multiply(algorithm); }));

@@ -10,7 +10,6 @@
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/core/layer_plan.hpp"
 #include "lazyllm/core/positions.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
 #include "lazyllm/kv/paged_keys.hpp"
 
 namespace lazyllm::llama {
@@ -32,12 +31,7 @@ struct KvView {
 
   bool operator==(const KvView&) const = default;
 
-  /// The keys of a layer as the library's scoring reads them, of a contiguous view.
-  ContiguousKeys<T> contiguous_keys(Index layer, Index kv_heads) const {
-    return {keys + layer * layer_stride, position_stride, head_stride, kv_heads};
-  }
-
-  /// The same of a paged view.
+  /// The keys of a layer as the library's scoring reads them; of a contiguous view without a page table.
   PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
     return {keys + layer * layer_stride, page_table, page_size, page_stride, position_stride, head_stride, kv_heads};
   }
@@ -102,8 +96,7 @@ class DevicePlan {
   const HeadCounts& counts() const { return counts_; }
   Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
   Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the sequences
-  Index sequences() const { return std::ssize(lists_.caches); }
-  Index tokens() const { return tokens_; }   ///< of the longest sequence
+  Index tokens() const { return tokens_; }                                ///< of the longest sequence
   bool aligned() const { return aligned_; }  ///< whether all heads of the caches lie at multiples of 16 bytes
 
   const Position* positions() const { return positions_; }              ///< `[rows]`

@@ -133,8 +133,6 @@ Gemm::Gemm() : state_(std::make_unique<State>()) {
   check(cublasLtCreate(&made), "cublasLtCreate");
   state_->handle.reset(made);
 }
-Gemm::Gemm(Gemm&&) noexcept = default;
-Gemm& Gemm::operator=(Gemm&&) noexcept = default;
 Gemm::~Gemm() = default;
 
 namespace {

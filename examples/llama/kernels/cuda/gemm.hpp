@@ -40,8 +40,8 @@ void check_linear(const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) {
 class Gemm {
  public:
   Gemm();
-  Gemm(Gemm&&) noexcept;
-  Gemm& operator=(Gemm&&) noexcept;
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
   ~Gemm();
 
   /// y = x W^T + bias. `y` holds T, or float to spare logits the rounding: then without a bias unless T is float. Any

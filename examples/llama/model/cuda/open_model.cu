@@ -12,6 +12,7 @@ std::unique_ptr<AnyModel> open_cuda_model(const ModelConfig& config, const Weigh
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code != cudaSuccess || devices == 0) {
+    cudaGetLastError();  // so that the next call does not report this one again
     throw cuda_error(std::string("--device cuda: no CUDA device: ") +
                      cudaGetErrorString(code == cudaSuccess ? cudaErrorNoDevice : code));
   }

@@ -55,7 +55,7 @@ class Context {
   void upload(std::byte* target, Index bytes, const Fill& fill) {
     if (bytes == 0) return;
     if (bytes > slot_bytes_) {
-      const Index grown = std::max(bytes, 2 * slot_bytes_);
+      const Index grown = (std::max(bytes, 2 * slot_bytes_) + 255) / 256 * 256;  // so that all slots are aligned
       staging_ = PinnedMemory(stream_, grown * std::ssize(slots_));
       slot_bytes_ = grown;
     }
