@@ -21,7 +21,7 @@ if (($#)) && [[ $1 != -* ]]; then
 else
   model=$here/models/tiny
   prompt=(--prompt-file "$here/prompts/documents.txt")
-  set -- --dtype bf16 --schedule "@$model/schedules.json#5%" --max-tokens 16 "$@"
+  set -- --dtype bf16 --schedule "@$model/schedules.json" --max-tokens 16 "$@"
 fi
 
 # A prompt of the user's own takes the place of the one above.
