@@ -43,8 +43,6 @@ struct Options {
   std::string json;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 struct Times {
   double prefill_ms = 0;
   double decode_ms = 0;   // of all tokens after the first
@@ -169,7 +167,7 @@ nlohmann::ordered_json run_on_device(const Options& options) {
                                     {"schedule", options.pruning.schedule},
                                     {"prompt_tokens", prompt},
                                     {"batch", batch}};
-      if (seconds_since(start) > options.seconds) {
+      if (std::chrono::duration<double>(Clock::now() - start).count() > options.seconds) {
         result["left_out"] = fmt::format("no time was left of {:.0f} s", options.seconds);
       } else {
         try {
