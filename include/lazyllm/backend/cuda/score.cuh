@@ -274,7 +274,7 @@ template <int tile, class T, class Keys>
 void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceScoreTask<Keys>* tasks, Index count,
                     RowRange range, Index longest, Index blocks) {
   const Index chunks = (queries.head_width + chunk_size<T> - 1) / chunk_size<T>;
-  const auto lanes = std::min<Index>(std::bit_ceil(static_cast<std::size_t>(chunks)), warp_size);
+  const auto lanes = std::min(static_cast<Index>(std::bit_ceil(static_cast<std::size_t>(chunks))), Index{warp_size});
   launch(context, dim3(static_cast<unsigned>(blocks)),
          whole_warps(std::min(part_of(longest), longest) * lanes / keys_at_once), partial_softmax<tile, T, Keys>,
          queries, tasks, static_cast<int>(count), range, static_cast<int>(lanes));
