@@ -85,8 +85,8 @@ inline std::vector<Position> some_positions(Position tokens, unsigned percent, u
 template <class T>
 void norm_cases() {
   auto context = CudaMemory::make_context();
-  for (const auto& [rows, width, stride] :
-       {std::array<Index, 3>{1, 1, 1}, {3, 7, 9}, {2, 64, 64}, {3, 4096, 4096}, {2, 1000, 1003}}) {
+  for (const auto& shape : {std::array<Index, 3>{1, 1, 1}, {3, 7, 9}, {2, 64, 64}, {3, 4096, 4096}, {2, 1000, 1003}}) {
+    const Index rows = shape[0], width = shape[1], stride = shape[2];
     CAPTURE(width);
     const auto values = random_values<T>(rows * stride, 1, 3);
     const auto weight = random_values<float>(width, 2);
@@ -481,8 +481,8 @@ void decode_cases() {
   }
   for (const Index page_size : {0, 32}) {
     const auto keys = some_positions(200, 70);
-    for (const std::size_t rows : {2, 5, 8}) {
-      check_attention<T>({{6, 2, 64}, {{keys, {keys.end() - static_cast<Index>(rows), keys.end()}}}, page_size});
+    for (const Index rows : {2, 5, 8}) {
+      check_attention<T>({{6, 2, 64}, {{keys, {keys.end() - rows, keys.end()}}}, page_size});
     }
     // Rows anywhere: each sees another number of keys.
     check_attention<T>(
