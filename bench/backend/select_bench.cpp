@@ -110,7 +110,7 @@ void pool(benchmark::State& state) {
   cpu::Context context;
   std::vector<float> scores = random_values<float>(state.range(1));
   for (auto _ : state) {
-    pool_scores(context, state.range(0), scores);
+    cpu::detail::pool_scores(context, state.range(0), scores);
     benchmark::DoNotOptimize(scores.data());
   }
   report_bytes(state, 2 * static_cast<Index>(scores.size() * sizeof(float)));

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "lazyllm/concepts.hpp"
-#include "lazyllm/importance/attention_score.hpp"
+#include "lazyllm/importance/queries.hpp"
 #include "lazyllm/kv/contiguous_keys.hpp"
+#include "lazyllm/policy/score_order.hpp"
 #include "support/attention_problem.hpp"
 #include "support/runs.hpp"
 

@@ -69,7 +69,7 @@ TEST_CASE("cuda: rows that allow it are copied in words of 16 bytes, all copies 
 
 /// Counts how often a kernel asks where a key is.
 struct CountingKeys : ContiguousKeys<float> {
-  static inline int calls = 0;
+  static inline std::atomic<int> calls = 0;
   const float* key(Position position, Index head) const {
     ++calls;
     return ContiguousKeys<float>::key(position, head);

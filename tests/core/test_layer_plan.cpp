@@ -63,16 +63,11 @@ TEST_CASE("plan: the mask of a batch is its least special one") {
   CHECK(buffers.layer(0, 2).mask() == Mask::ragged_causal);
 }
 
-TEST_CASE("plan: keys_contiguous says whether the keys are 0, 1, ...") {
-  const auto contiguous = [](const List& keys) {
-    SequencePlan part;
-    part.keys = keys;
-    return part.keys_contiguous();
-  };
-  CHECK(contiguous({0, 1, 2}));
-  CHECK_FALSE(contiguous({0, 2}));
-  CHECK_FALSE(contiguous({1, 2}));
-  CHECK_FALSE(contiguous({}));
+TEST_CASE("positions: is_prefix says whether they are 0, 1, ...") {
+  CHECK(is_prefix(List{}));
+  CHECK(is_prefix(List{0, 1, 2}));
+  CHECK_FALSE(is_prefix(List{0, 2}));
+  CHECK_FALSE(is_prefix(List{1, 2}));
 }
 
 TEST_CASE("plan: only the last layer needs the last rows only") {
@@ -151,7 +146,7 @@ TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all to
     CHECK(plan.sequence(0).mask == Mask::causal);
     CHECK(plan.sequence(1).mask == Mask::suffix_causal);
     CHECK(plan.sequence(2).mask == Mask::suffix_causal);
-    CHECK(plan.sequence(1).keys_contiguous());
+    CHECK(is_prefix(plan.sequence(1).keys));
     CHECK(plan.sequence(1).tokens == 5);
   }
 }

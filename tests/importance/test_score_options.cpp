@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
+#include "support/cpu_memory.hpp"
 #include "support/tiny_model.hpp"
 
 using namespace lazyllm;
@@ -46,7 +47,7 @@ TEST_CASE("pooling: the highest score in the window, which is cut off at both en
           highest = std::max(highest, scores[static_cast<std::size_t>(j)]);
         }
       }
-      pool_scores(context, width, scores);
+      cpu::detail::pool_scores(context, width, scores);
       CHECK(scores == expected);
     }
   }
@@ -57,7 +58,7 @@ TEST_CASE("pooling: a NaN stays where it is") {
   for (std::size_t place = 0; place < 5; ++place) {
     std::vector<float> scores{5, 4, 3, 2, 1};
     scores[place] = not_a_number;
-    pool_scores(context, 3, scores);
+    cpu::detail::pool_scores(context, 3, scores);
     CHECK(std::isnan(scores[place]));
   }
 }
@@ -174,7 +175,7 @@ TEST_CASE("AttentionScore: a block's own scores are taken as they are, and canno
   const LayerPlan plan = buffers.layer(0, 2);
   cpu::Context context;
   std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
-  TinyScoringAttention<float> block(&model, 0, &batch);
+  PlainlyScored<float, CpuMemory<>> block(&model, 0, &batch);
   block.attend(context, plan, Rows<float>(hidden.data(), 6, model.shape().width()));
   std::vector<float> expected(6), scores(6);
   block.last_token_scores(context, plan, 0, expected);

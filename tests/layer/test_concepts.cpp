@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
+#include "support/cpu_memory.hpp"
 #include "support/tiny_model.hpp"
 
 /// What each concept takes and, member by member, what it does not.
@@ -88,15 +89,16 @@ struct KeysAsPointer : QueriesOnly {
   const float* keys(const LayerPlan&, Index);
 };
 struct Both : QueriesOnly, KeysOnly {};
+using OwnScores = PlainlyScored<float, CpuMemory<>>;
 struct ScoresInDouble {
   void last_token_scores(cpu::Context&, const LayerPlan&, Index, std::span<double>);
 };
 static_assert(ExposesQueriesAndKeys<TinyAttention<float>> && ExposesQueriesAndKeys<Both>);
 static_assert(!ExposesQueriesAndKeys<QueriesOnly> && !ExposesQueriesAndKeys<KeysOnly> && !ExposesQueriesAndKeys<Empty>);
 static_assert(!ExposesQueriesAndKeys<QueriesAsPointer> && !ExposesQueriesAndKeys<KeysAsPointer>);
-static_assert(ExposesScores<TinyScoringAttention<float>, cpu::Context>);
+static_assert(ExposesScores<OwnScores, cpu::Context>);
 static_assert(!ExposesScores<TinyAttention<float>, cpu::Context> && !ExposesScores<ScoresInDouble, cpu::Context>);
-static_assert(!ExposesQueriesAndKeys<TinyScoringAttention<float>>);
+static_assert(!ExposesQueriesAndKeys<OwnScores>);
 
 // AuxStorage
 template <int missing>
@@ -152,7 +154,7 @@ concept Forwards = requires(Layer& layer, cpu::Context& context, FloatStep& step
   layer.forward(context, step);
 };
 static_assert(Forwards<LazyDecoderLayer<TinyAttention<float>, TinyFeedForward<float>>>);
-static_assert(Forwards<LazyDecoderLayer<TinyScoringAttention<float>>>);
+static_assert(Forwards<LazyDecoderLayer<OwnScores>>);
 static_assert(!Forwards<LazyDecoderLayer<Empty>>);
 static_assert(!Forwards<LazyDecoderLayer<TinyAttention<float>, Empty>>);
 static_assert(!Forwards<LazyDecoderLayer<TinyAttention<Eigen::half>>>);

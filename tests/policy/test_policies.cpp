@@ -41,16 +41,32 @@ TEST_CASE("a policy refuses a model that its schedule does not fit") {
 }
 
 TEST_CASE("PaperSchedule follows the depth of the model") {
-  for (const Index layers : {1, 2, 4, 10, 32, 36}) {
-    const Schedule paper = Schedule::paper(layers);
+  const auto pruning_layers = [](Index layers) {
+    std::vector<Index> result;
     for (Index layer = 1; layer < layers; ++layer) {
-      CAPTURE(layers);
-      CAPTURE(layer);
       const Selection selection =
           PaperSchedule()({.layers_run = layer, .layers = layers, .active = 100, .tokens = 100});
-      CHECK((selection.kind == Kind::count) == (paper.find(layer) != nullptr));
-      if (selection.kind == Kind::count) CHECK(selection.count == 70);
+      if (selection.kind == Kind::all) continue;
+      CHECK(selection.kind == Kind::count);
+      CHECK(selection.count == 70);
+      result.push_back(layer);
     }
+    return result;
+  };
+  CHECK(pruning_layers(32) == std::vector<Index>{9, 19, 28});
+  CHECK(pruning_layers(36) == std::vector<Index>{10, 21, 32});
+  for (Index layers = 1; layers <= 100; ++layers) {
+    CAPTURE(layers);
+    // Layer n is a pruning layer when 30 %, 60 % or 90 % of the layers have run, rounded down.
+    std::vector<Index> expected;
+    for (Index layer = 1; layer < layers; ++layer) {
+      for (const Index percent : {30, 60, 90}) {
+        const bool reached = 100 * layer <= percent * layers;
+        const bool next_too_far = 100 * (layer + 1) > percent * layers;
+        if (reached && next_too_far && (expected.empty() || expected.back() != layer)) expected.push_back(layer);
+      }
+    }
+    CHECK(pruning_layers(layers) == expected);
   }
 }
 

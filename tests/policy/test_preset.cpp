@@ -51,7 +51,7 @@ TEST_CASE("preset: what a file says") {
       "measured": {"loss": 0.04}}}})");
   const auto preset = file["presets"]["5%"].get<Preset>();
   REQUIRE(preset.schedule.points().size() == 2);
-  CHECK(preset.schedule.points()[1].layer == 9);
+  CHECK(preset.schedule.points()[1].layers_run == 9);
   CHECK(preset.schedule.points()[1].keep == 0.25);
   CHECK(preset.score.last_queries == 8);
   CHECK(preset.score.reduce == Reduce::max);

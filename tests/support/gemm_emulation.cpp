@@ -12,49 +12,37 @@ Gemm::~Gemm() = default;
 
 namespace {
 
-template <class T, class Y>
-void enqueue_product(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y, bool accumulate) {
-  check_linear(linear, x, y);
-  test::cuda_emulation::enqueue(context.stream(), [=] {
-    for (Index row = 0; row < x.rows; ++row) {
-      for (Index i = 0; i < linear.out; ++i) {
-        const T* const weights = linear.weights + i * linear.in;
-        float sum = 0;
-        for (Index j = 0; j < linear.in; ++j) sum += static_cast<float>(x.row(row)[j]) * static_cast<float>(weights[j]);
-        if (linear.bias != nullptr) sum += static_cast<float>(linear.bias[i]);
-        Y& result = y.row(row)[i];
-        result = static_cast<Y>(accumulate ? static_cast<float>(result) + sum : sum);
-      }
-    }
-  });
+/// Calls `body` with a null pointer to the type.
+template <class Body>
+void with_type(cudaDataType_t type, const Body& body) {
+  switch (type) {
+    case CUDA_R_16F: return body(static_cast<__half*>(nullptr));
+    case CUDA_R_16BF: return body(static_cast<__nv_bfloat16*>(nullptr));
+    default: return body(static_cast<float*>(nullptr));
+  }
 }
 
 }  // namespace
 
-template <class T, class Y>
-requires std::same_as<Y, T> || std::same_as<Y, float>
-void Gemm::apply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) const {
-  enqueue_product(context, linear, x, y, false);
+void Gemm::multiply(cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
+                    const void* x, void* y) {
+  const auto enqueue = [=]<class T, class Y>(T*, Y*, cudaStream_t stream) {
+    test::cuda_emulation::enqueue(stream, [=] {
+      for (Index row = 0; row < problem.rows; ++row) {
+        const T* const from = static_cast<const T*>(x) + row * problem.x_stride;
+        Y* const to = static_cast<Y*>(y) + row * problem.y_stride;
+        for (Index i = 0; i < problem.out; ++i) {
+          const T* const weight = static_cast<const T*>(weights) + i * problem.in;
+          float sum = 0;
+          for (Index j = 0; j < problem.in; ++j) sum += static_cast<float>(from[j]) * static_cast<float>(weight[j]);
+          if (problem.bias) sum += static_cast<float>(static_cast<const T*>(bias)[i]);
+          to[i] = static_cast<Y>(problem.accumulate ? static_cast<float>(to[i]) + sum : sum);
+        }
+      }
+    });
+  };
+  with_type(problem.type,
+            [&](auto* t) { with_type(problem.y_type, [&](auto* result) { enqueue(t, result, context.stream()); }); });
 }
-
-template <class T>
-void Gemm::accumulate(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<T> y) const {
-  enqueue_product(context, linear, x, y, true);
-}
-
-#define LAZYLLM_INSTANTIATE(T, Y) \
-  template void Gemm::apply(cuda::Context&, const LinearView<T>&, Rows<const T>, Rows<Y>) const;
-#define LAZYLLM_INSTANTIATE_SUM(T) \
-  template void Gemm::accumulate(cuda::Context&, const LinearView<T>&, Rows<const T>, Rows<T>) const;
-LAZYLLM_INSTANTIATE(float, float)
-LAZYLLM_INSTANTIATE(__half, __half)
-LAZYLLM_INSTANTIATE(__half, float)
-LAZYLLM_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
-LAZYLLM_INSTANTIATE(__nv_bfloat16, float)
-LAZYLLM_INSTANTIATE_SUM(float)
-LAZYLLM_INSTANTIATE_SUM(__half)
-LAZYLLM_INSTANTIATE_SUM(__nv_bfloat16)
-#undef LAZYLLM_INSTANTIATE
-#undef LAZYLLM_INSTANTIATE_SUM
 
 }  // namespace lazyllm::llama

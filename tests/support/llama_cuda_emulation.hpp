@@ -34,7 +34,7 @@ struct Fragments {
 };
 
 /// Gives this thread's fragments to the other lanes of the warp; those of all 32, valid until the next call but one.
-inline const Fragments* exchange_fragments(const Fragments& own) {
+LAZYLLM_UNWATCHED inline const Fragments* exchange_fragments(const Fragments& own) {
   static Fragments of_warps[32][2][32];
   static std::array<unsigned, 1024> exchanges;
   Fragments* const fragments = of_warps[threadIdx.x / 32][exchanges[threadIdx.x]++ % 2];
@@ -127,6 +127,7 @@ inline std::uint32_t shared_address(const void* address) {
 
 inline void copy_async(std::uint32_t to, const void* from, bool wanted) {
   if ((to | reinterpret_cast<std::uintptr_t>(from)) % 16 != 0) throw std::logic_error("a copy is not aligned");
+  std::memset(&emulation::shared_bytes[to], 0xff, 16);  // what was there may be gone from here on
   emulation::async_copies[threadIdx.x].push_back({to, from, wanted});
 }
 

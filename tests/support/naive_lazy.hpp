@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
 #include "support/tiny_model.hpp"
 

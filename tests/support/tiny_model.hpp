@@ -303,7 +303,7 @@ const TinyAttention<T>& on_host(const TinyAttention<T>& block) {
   return block;
 }
 
-/// A host whose scores are the plain ones, whatever the backend of `Memory`.
+/// A host that computes its own scores, the plain ones whatever the backend of `Memory`, and exposes nothing else.
 template <class T, class Memory, class Block = TinyAttention<T>>
 class PlainlyScored {
  public:
@@ -327,28 +327,6 @@ class PlainlyScored {
 
  private:
   Block block_;
-};
-
-/// A host that computes its own scores and exposes nothing else.
-template <class T>
-class TinyScoringAttention {
- public:
-  TinyScoringAttention(const TinyModel* model, Index layer, const TinyBatch<T>* batch) : block_{model, layer, batch} {}
-
-  template <class Context>
-  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
-    block_.attend(context, plan, hidden);
-  }
-
-  template <class Context>
-  void last_token_scores(Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
-    const SequencePlan part = plan.sequence(s);
-    attention_scores(context, block_.queries(plan), part.first_row + std::ssize(part.positions) - 1,
-                     part.key_limits.last(1), block_.keys(plan, s), part.keys, Reduce::mean, scores);
-  }
-
- private:
-  TinyAttention<T> block_;
 };
 
 }  // namespace lazyllm::test

@@ -23,8 +23,7 @@ struct Reference {
 /// Runs the prompt and up to `most` tokens after it, until one of `stop`. Throws what `DenseDecoder::step` throws, and
 /// `lazyllm::invalid_argument` if a logit is not finite.
 template <class T>
-Reference make_reference(DenseDecoder<T>& decoder, std::vector<TokenId> prompt, Index most,
-                         std::span<const TokenId> stop) {
+Reference make_reference(DenseDecoder<T>& decoder, std::vector<TokenId> prompt, Index most, Tokens stop) {
   Sampler greedy{Sampling{}};
   Reference reference{std::move(prompt), {}, {}};
   decoder.clear();

@@ -18,8 +18,7 @@ std::vector<TokenId> cut_middle(std::vector<TokenId> tokens, Index longest) {
   return tokens;
 }
 
-std::vector<TokenId> keep_highest(std::span<const TokenId> tokens, std::span<const double> ranks,
-                                  const FilterOptions& options) {
+std::vector<TokenId> keep_highest(Tokens tokens, std::span<const double> ranks, const FilterOptions& options) {
   if (!(options.keep > 0 && options.keep <= 1)) detail::fail("keep ", options.keep, " is out of range (0, 1]");
   if (options.protect_first < 0 || options.protect_last < 0) {
     detail::fail("protect_first ", options.protect_first, " and protect_last ", options.protect_last,
@@ -44,7 +43,7 @@ std::vector<TokenId> keep_highest(std::span<const TokenId> tokens, std::span<con
   return kept;
 }
 
-std::vector<TokenId> keep_at_random(std::span<const TokenId> tokens, const FilterOptions& options, std::uint64_t seed) {
+std::vector<TokenId> keep_at_random(Tokens tokens, const FilterOptions& options, std::uint64_t seed) {
   // The engine's numbers are the same everywhere; the standard's distributions are not.
   std::mt19937_64 random(seed);
   std::vector<double> ranks(tokens.size());
@@ -52,7 +51,7 @@ std::vector<TokenId> keep_at_random(std::span<const TokenId> tokens, const Filte
   return keep_highest(tokens, ranks, options);
 }
 
-std::vector<TokenId> keep_informative(std::span<const TokenId> tokens, std::span<const float> log_probabilities,
+std::vector<TokenId> keep_informative(Tokens tokens, std::span<const float> log_probabilities,
                                       const FilterOptions& options) {
   std::vector<double> information(log_probabilities.size());
   std::ranges::transform(log_probabilities, information.begin(), [](float value) { return -value; });

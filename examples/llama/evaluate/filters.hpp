@@ -25,15 +25,14 @@ struct FilterOptions {
 
 /// The tokens with the highest `ranks` `[tokens]`; equal ranks go to the earlier token. Never fewer than the protected
 /// ones. Throws `lazyllm::invalid_argument` unless there is a rank for each token and `options` are in range.
-std::vector<TokenId> keep_highest(std::span<const TokenId> tokens, std::span<const double> ranks,
-                                  const FilterOptions& options);
+std::vector<TokenId> keep_highest(Tokens tokens, std::span<const double> ranks, const FilterOptions& options);
 
 /// The paper's "random token drop": a random part of the tokens, the same for equal seeds on every machine.
-std::vector<TokenId> keep_at_random(std::span<const TokenId> tokens, const FilterOptions& options, std::uint64_t seed);
+std::vector<TokenId> keep_at_random(Tokens tokens, const FilterOptions& options, std::uint64_t seed);
 
 /// Selective Context token by token: those that tell most, which are the least likely ones. `log_probabilities` is
 /// `[tokens]`, see `token_log_probabilities`.
-std::vector<TokenId> keep_informative(std::span<const TokenId> tokens, std::span<const float> log_probabilities,
+std::vector<TokenId> keep_informative(Tokens tokens, std::span<const float> log_probabilities,
                                       const FilterOptions& options);
 
 }  // namespace lazyllm::llama

@@ -3,18 +3,11 @@
 #include <Eigen/Core>
 #include <span>
 
+#include "examples/llama/kernels/attention_shape.hpp"
 #include "lazyllm/core/positions.hpp"
 #include "lazyllm/core/rows.hpp"
 
 namespace lazyllm::llama {
-
-/// Heads of an attention layer. Query head h reads key/value head h / (heads / kv_heads).
-struct AttentionShape {
-  Index heads = 0;
-  Index kv_heads = 0;    ///< divides `heads`
-  Index head_width = 0;  ///< even
-  float scale = 1;       ///< of the scores, usually 1 / sqrt(head_width)
-};
 
 /// K and V of one sequence in one layer. Token p's key of head h starts at `keys + p * position_stride + h *
 /// head_stride`, its value at the same offset from `values`. Strides count elements.

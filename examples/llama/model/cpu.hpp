@@ -135,7 +135,7 @@ struct CpuDevice {
   static constexpr Index feed_forward_rows = 512;
 
   template <class T>
-  static void embed(Context& context, const Table<T>& table, std::span<const TokenId> tokens, Rows<T> rows) {
+  static void embed(Context& context, const Table<T>& table, Tokens tokens, Rows<T> rows) {
     llama::embed(table.tensor, tokens, rows, context.threads());
   }
 

@@ -20,7 +20,7 @@ struct TokenLogProbabilities {
 /// Throws `lazyllm::invalid_argument` if there is no token, one outside the vocabulary, or more than the model's
 /// context.
 template <class T>
-TokenLogProbabilities token_log_probabilities(const Model<T>& model, std::span<const TokenId> tokens, int threads) {
+TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens tokens, int threads) {
   const ModelConfig& config = model.config();
   const Index count = std::ssize(tokens);
   model.check(tokens);

@@ -55,7 +55,7 @@ class Model {
   const Layer& layer(Index i) const { return layers_[static_cast<std::size_t>(i)]; }
 
   /// Throws `lazyllm::invalid_argument` if there is no token, or one outside the vocabulary.
-  void check(std::span<const TokenId> tokens) const {
+  void check(Tokens tokens) const {
     if (tokens.empty()) detail::fail("a step has 0 tokens, at least 1 is needed");
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (tokens[i] < 0 || tokens[i] >= config().vocab) {
@@ -65,9 +65,7 @@ class Model {
   }
 
   /// The embeddings of `tokens`, which have been checked, into `rows` `[tokens x width]`.
-  void embed(Context& context, std::span<const TokenId> tokens, Rows<T> rows) const {
-    Device::embed(context, table_, tokens, rows);
-  }
+  void embed(Context& context, Tokens tokens, Rows<T> rows) const { Device::embed(context, table_, tokens, rows); }
 
   /// Final norm and classifier: `hidden` `[rows x width]` to `logits` `[rows x vocab]`. `normed` is scratch, `[rows x
   /// width]`.

@@ -63,7 +63,6 @@ TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers) 
 }
 
 AnyPolicy parse_policy(std::string_view text, Index layers) {
-  if (text == "dense") return KeepAll();
   if (text == "paper") return PaperSchedule();
   const std::size_t at = text.find('@');
   const std::string_view kind = at == std::string_view::npos ? "" : text.substr(0, at);

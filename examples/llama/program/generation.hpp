@@ -23,12 +23,11 @@ struct GeneratedStep {
 /// `max_tokens` are. Calls `draw(logits)` for each token and then `on_step(step)`. Returns the text that is left at the
 /// end. `tokenizer` may be null. Throws what the decoder and the functions throw.
 template <class Decoder, class Draw, class OnStep>
-std::string generate_tokens(Decoder& decoder, std::span<const TokenId> prompt, Index max_tokens,
-                            std::span<const TokenId> stop, const Tokenizer* tokenizer, const Draw& draw,
-                            const OnStep& on_step) {
+std::string generate_tokens(Decoder& decoder, Tokens prompt, Index max_tokens, Tokens stop, const Tokenizer* tokenizer,
+                            const Draw& draw, const OnStep& on_step) {
   TextStream text;
   TokenId previous = prompt.back();
-  std::span<const TokenId> next = prompt;
+  Tokens next = prompt;
   for (Index count = 0; count < max_tokens; ++count) {
     GeneratedStep step;
     const Clock::time_point start = Clock::now();

@@ -20,7 +20,7 @@ void record(const LayerPlan& plan, ActiveLayers& active);
 
 /// What happened in one run, for a reader.
 struct Report {
-  std::span<const TokenId> tokens;       ///< the prompt's, then the answer's: one for each step
+  Tokens tokens;                         ///< the prompt's, then the answer's: one for each step
   const Tokenizer* tokenizer = nullptr;  ///< without one, the page shows the numbers of the tokens
   Index layers = 0;
   std::span<const ActiveLayers> steps;  ///< the prefill, then each decode step

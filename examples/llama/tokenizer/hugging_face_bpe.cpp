@@ -292,7 +292,7 @@ class HuggingFaceBpe final : public Tokenizer {
 
   void read_special_tokens(const HuggingFaceConfigs& configs) {
     const auto parse = [](const std::string& text, const char* file) {
-      return text.empty() ? json::object() : parse_json(text, file);
+      return text.empty() ? json::object() : parse_tokenizer_json(text, file);
     };
     const json config = parse(configs.tokenizer_config, "tokenizer_config.json");
     const json generation = parse(configs.generation_config, "generation_config.json");
@@ -398,7 +398,7 @@ class HuggingFaceBpe final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> load_hugging_face_bpe(std::string_view bytes, const std::string& file,
                                                  const HuggingFaceConfigs& configs) {
-  const json content = parse_json(bytes, file);
+  const json content = parse_tokenizer_json(bytes, file);
   try {
     return std::make_unique<HuggingFaceBpe>(content, configs);
   } catch (const tokenizer_error& error) {

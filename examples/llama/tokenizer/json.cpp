@@ -6,7 +6,7 @@
 
 namespace lazyllm::llama {
 
-nlohmann::json parse_json(std::string_view text, const std::string& file) {
+nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& file) {
   constexpr int deepest = 64;
   const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
     if (depth > deepest) throw tokenizer_error(fmt::format("{}: nested deeper than {} levels", file, deepest));

@@ -8,7 +8,7 @@ namespace lazyllm::llama {
 
 /// JSON value of `text`. Throws `tokenizer_error` naming `file` when it is not JSON, or nests so deeply that walking
 /// through it could exhaust the stack.
-nlohmann::json parse_json(std::string_view text, const std::string& file);
+nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& file);
 
 /// The string member `name` of `section`. Throws `tokenizer_error`.
 std::string string_member(const nlohmann::json& section, const char* name);

@@ -39,7 +39,7 @@ std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index voc
 
   const std::size_t first = text.find_first_not_of(white_space);
   if (first != std::string_view::npos && text[first] == '[') {
-    const nlohmann::json entries = parse_json(text, path.string());
+    const nlohmann::json entries = parse_tokenizer_json(text, path.string());
     for (std::size_t i = 0; i < entries.size(); ++i) add(entries[i].dump(), "entry", i);
     return ids;
   }

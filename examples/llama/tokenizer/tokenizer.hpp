@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,6 +16,9 @@ namespace lazyllm::llama {
 
 /// Number of a vocabulary entry, from 0.
 using TokenId = std::int32_t;
+
+/// Tokens of one text, or those that a step takes for one sequence.
+using Tokens = std::span<const TokenId>;
 
 /// The `previous` token of the first token of a text.
 inline constexpr TokenId no_token = -1;

@@ -25,9 +25,6 @@ struct SequencePlan {
   Index first_row = 0;   ///< where the sequence's rows begin in the batch
   Index tokens = 0;      ///< tokens of the sequence so far, those of this step included
   Mask mask = Mask::causal;
-
-  /// Whether the keys are the positions 0, 1, …, keys.size()-1, so that K/V need no gathering.
-  bool keys_contiguous() const { return !keys.empty() && keys.back() + 1 == static_cast<Position>(keys.size()); }
 };
 
 /// What the host's attention block computes in one layer for a ragged batch (CSR: `indptr` has one entry more than

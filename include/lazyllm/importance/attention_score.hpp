@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
 #include "lazyllm/concepts.hpp"
-#include "lazyllm/core/host_device.hpp"
 #include "lazyllm/core/layer_plan.hpp"
 #include "lazyllm/error.hpp"
 
@@ -137,14 +135,5 @@ struct AttentionScore {
         .scores = request.scores};
   }
 };
-
-/// A number in [0, 1) that depends on the seed and the position only (the finaliser of splitmix64): the score of
-/// `RandomDrop`, the same on every backend.
-LAZYLLM_HOST_DEVICE constexpr float random_score(std::uint64_t seed, Position position) {
-  std::uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(position) + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-24F;
-}
 
 }  // namespace lazyllm

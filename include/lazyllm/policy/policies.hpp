@@ -30,11 +30,15 @@ class KeepFraction {
   Schedule schedule_;
 };
 
-/// The schedule drawn in the paper's figures, for a model of any depth.
+/// The schedule drawn in the paper's figures, for a model of any depth: keeps 70 % after each 30 % of the layers.
 struct PaperSchedule {
   Selection operator()(const PrunePoint& point) const {
-    if (!Schedule::paper_prunes_after(point.layers_run, point.layers)) return {};
-    return {.kind = Selection::Kind::count, .count = keep_count(Schedule::paper_keep, point.active)};
+    for (const Index tenths : {3, 6, 9}) {
+      if (point.layers_run == tenths * point.layers / 10) {
+        return {.kind = Selection::Kind::count, .count = keep_count(0.7, point.active)};
+      }
+    }
+    return {};
   }
 };
 

@@ -31,8 +31,8 @@ inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
       preset.score);
 }
 
-/// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8}`: the schedule, or
-/// `dense`, as `Schedule::parse` has it, the score as `AttentionScore::parse`. Only the schedule must be there. A
+/// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8}`: the schedule as
+/// `Schedule::parse` has it, the score as `AttentionScore::parse`. Only the schedule must be there. A
 /// member `measured` is not read: it says what the preset achieved, which is no business of the pruner.
 ///
 /// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
@@ -61,8 +61,7 @@ void from_json(const Json& json, Preset& preset) {
     const std::string name = member.key();
     const Json& value = member.value();
     if (name == "schedule") {
-      const std::string points = text(name, value);
-      if (points != "dense") result.schedule = Schedule::parse(points);
+      result.schedule = Schedule::parse(text(name, value));
       has_schedule = true;
     } else if (name == "score") {
       result.score = AttentionScore::parse(text(name, value));
@@ -83,7 +82,7 @@ void from_json(const Json& json, Preset& preset) {
 template <class Json>
 void to_json(Json& json, const Preset& preset) {
   json = Json::object();
-  json["schedule"] = preset.schedule.points().empty() ? "dense" : preset.schedule.text();
+  json["schedule"] = preset.schedule.text();
   json["score"] = preset.score.text();
   json["protect_first"] = preset.protect_first;
   json["protect_last"] = preset.protect_last;

@@ -13,10 +13,10 @@
 
 namespace lazyllm {
 
-/// After `layer` layers have run, keep the share `keep`: 2 means between the second and the third layer, by the scores
-/// of the second, whose `LayerPlan::layer()` is 1.
+/// After `layers_run` layers, keep the share `keep`: 2 means between the second and the third layer, by the scores of
+/// the second, whose `LayerPlan::layer()` is 1.
 struct LayerKeep {
-  Index layer = 0;
+  Index layers_run = 0;
   double keep = 1;
 };
 
@@ -41,15 +41,17 @@ class Schedule {
     }
   }
 
-  /// Reads `LAYER:KEEP,LAYER:KEEP,…`, e.g. `9:0.7,19:0.7,28:0.7`. Throws `invalid_argument` on anything else.
+  /// Reads `LAYER:KEEP,LAYER:KEEP,…`, e.g. `9:0.7,19:0.7,28:0.7`, or `dense` for no points. Throws `invalid_argument`
+  /// on anything else.
   static Schedule parse(std::string_view text) {
+    if (text == "dense") return {};
     std::vector<LayerKeep> points;
     for (std::string_view rest = text;;) {
       const std::size_t comma = rest.find(',');
       const std::string_view item = rest.substr(0, comma);
       const std::size_t colon = item.find(':');
       LayerKeep point;
-      if (colon == std::string_view::npos || !read(item.substr(0, colon), point.layer) ||
+      if (colon == std::string_view::npos || !read(item.substr(0, colon), point.layers_run) ||
           !read(item.substr(colon + 1), point.keep)) {
         detail::fail("schedule '", text, "': '", item, "' is not LAYER:KEEP, e.g. 9:0.7");
       }
@@ -59,8 +61,9 @@ class Schedule {
     }
   }
 
-  /// What `parse` reads, digit for digit; empty without points.
+  /// What `parse` reads, digit for digit.
   std::string text() const {
+    if (points_.empty()) return "dense";
     std::string result;
     for (const auto& [layer, keep] : points_) {
       std::array<char, 32> digits;
@@ -71,35 +74,18 @@ class Schedule {
     return result;
   }
 
-  /// The schedule drawn in the paper's figures, scaled to a model of `layers` layers: keep 70 % after each 30 % of the
-  /// layers. Points that would fall on layer 0 or on one another are left out.
-  static Schedule paper(Index layers) {
-    std::vector<LayerKeep> points;
-    for (Index layer = 1; layer < layers; ++layer) {
-      if (paper_prunes_after(layer, layers)) points.push_back({layer, paper_keep});
-    }
-    return Schedule(std::move(points));
-  }
-
-  static constexpr double paper_keep = 0.7;
-
-  /// Whether `paper(layers)` has a point after `layer` layers.
-  static constexpr bool paper_prunes_after(Index layer, Index layers) {
-    return layer > 0 && (layer == 3 * layers / 10 || layer == 6 * layers / 10 || layer == 9 * layers / 10);
-  }
-
   /// Throws `invalid_argument` unless every pruning layer lies before the last of `layers` layers.
   void check(Index layers) const {
-    if (!points_.empty() && points_.back().layer >= layers) {
-      detail::fail("schedule: layer ", points_.back().layer, " is out of range 1 to ", layers - 1, " of a model with ",
-                   layers, " layers");
+    if (!points_.empty() && points_.back().layers_run >= layers) {
+      detail::fail("schedule: layer ", points_.back().layers_run, " is out of range 1 to ", layers - 1,
+                   " of a model with ", layers, " layers");
     }
   }
 
   /// The share to keep after `layers_run` layers, or null where nothing is pruned.
   const double* find(Index layers_run) const {
     for (const LayerKeep& point : points_) {
-      if (point.layer == layers_run) return &point.keep;
+      if (point.layers_run == layers_run) return &point.keep;
     }
     return nullptr;
   }

@@ -9,7 +9,18 @@
 /// \file
 /// What all backends share so that they keep the same tokens for the same scores.
 
-namespace lazyllm::detail {
+namespace lazyllm {
+
+/// A number in [0, 1) that depends on the seed and the position only (the finaliser of splitmix64): the score of
+/// `RandomDrop`, the same on every backend.
+LAZYLLM_HOST_DEVICE constexpr float random_score(std::uint64_t seed, Position position) {
+  std::uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(position) + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-24F;
+}
+
+namespace detail {
 
 /// Numbers in the order of the scores, which are not NaN; both zeros have the same.
 LAZYLLM_HOST_DEVICE inline std::uint32_t sort_key(float score) {
@@ -55,4 +66,5 @@ class ScoreUnits {
   double per_score_;  // units in a score of 1; a power of two
 };
 
-}  // namespace lazyllm::detail
+}  // namespace detail
+}  // namespace lazyllm

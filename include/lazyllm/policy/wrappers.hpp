@@ -50,7 +50,7 @@ struct ProtectMask {
 
 /// Prunes nothing while a sequence has fewer than `tokens` tokens.
 template <SelectionPolicy Policy>
-struct MinimumPrompt {
+struct MinimumTokens {
   Policy policy;
   Index tokens = 0;
 
@@ -74,7 +74,7 @@ ProtectLast(Policy, Index) -> ProtectLast<Policy>;
 template <class Policy>
 ProtectMask(Policy, std::span<const std::uint8_t>) -> ProtectMask<Policy>;
 template <class Policy>
-MinimumPrompt(Policy, Index) -> MinimumPrompt<Policy>;
+MinimumTokens(Policy, Index) -> MinimumTokens<Policy>;
 template <class Policy>
 PrefillOnly(Policy) -> PrefillOnly<Policy>;
 

@@ -13,15 +13,14 @@
 namespace lazyllm::llama {
 
 template <class T>
-void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, float scale, Rows<const T> queries,
-               Rows<T> out) {
-  const HeadCounts& counts = plan.counts();
-  const Index width = counts.heads * counts.head_width;
+void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, Rows<const T> queries, Rows<T> out) {
+  const AttentionShape& shape = plan.shape();
+  const Index width = shape.heads * shape.head_width;
   if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
     detail::fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
                  "], allowed are [", plan.query_rows(), " x ", width, "]");
-  if (counts.head_width > kernels::widest_head)
-    detail::fail("attention: head width ", counts.head_width, " is out of range 2 to ", kernels::widest_head);
+  if (shape.head_width > kernels::widest_head)
+    detail::fail("attention: head width ", shape.head_width, " is out of range 2 to ", kernels::widest_head);
 
   struct Pass {
     const typename DevicePlan<T>::Tiles* tiles;
@@ -33,8 +32,8 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, f
                              Pass{&plan.few(), DevicePlan<T>::few_queries}};
   cuda::detail::Layout layout;
   for (Pass& pass : passes) {
-    const Index results = pass.tiles->part_count * counts.kv_heads * pass.queries;
-    pass.values = layout.add<float>(results * counts.head_width);
+    const Index results = pass.tiles->part_count * shape.kv_heads * pass.queries;
+    pass.values = layout.add<float>(results * shape.head_width);
     pass.sums = layout.add<kernels::PartSums>(results);
   }
   std::byte* const memory = layout.bytes() == 0 ? nullptr : context.workspace(layout.bytes());
@@ -54,10 +53,10 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, f
                                                .keys = plan.keys(),
                                                .limits = plan.key_limits(),
                                                .layer = layer,
-                                               .group = static_cast<int>(counts.heads / counts.kv_heads),
-                                               .kv_heads = static_cast<int>(counts.kv_heads),
-                                               .head_width = static_cast<int>(counts.head_width),
-                                               .scale = scale * std::numbers::log2e_v<float>,
+                                               .group = static_cast<int>(shape.heads / shape.kv_heads),
+                                               .kv_heads = static_cast<int>(shape.kv_heads),
+                                               .head_width = static_cast<int>(shape.head_width),
+                                               .scale = shape.scale * std::numbers::log2e_v<float>,
                                                .queries = queries,
                                                .out = out,
                                                .part_values = cuda::detail::at<float>(memory, pass.values),

@@ -18,11 +18,10 @@ namespace lazyllm::llama {
 /// The partial results of cut sequences take scratch memory of the context. Throws `lazyllm::invalid_argument` when the
 /// shapes do not fit each other, `cuda_error` when there is no memory or a launch fails.
 template <class T>
-void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, float scale, Rows<const T> queries,
-               Rows<T> out);
+void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, Rows<const T> queries, Rows<T> out);
 
 #define LAZYLLM_DECLARE(T) \
-  extern template void attention(cuda::Context&, const DevicePlan<T>&, Index, float, Rows<const T>, Rows<T>);
+  extern template void attention(cuda::Context&, const DevicePlan<T>&, Index, Rows<const T>, Rows<T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(__half)
 LAZYLLM_DECLARE(__nv_bfloat16)

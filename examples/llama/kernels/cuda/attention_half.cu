@@ -2,6 +2,6 @@
 
 namespace lazyllm::llama {
 
-template void attention(cuda::Context&, const DevicePlan<__half>&, Index, float, Rows<const __half>, Rows<__half>);
+template void attention(cuda::Context&, const DevicePlan<__half>&, Index, Rows<const __half>, Rows<__half>);
 
 }  // namespace lazyllm::llama

@@ -40,11 +40,11 @@ bool aligned_view(const KvView<T>& view) {
 }  // namespace
 
 template <class T>
-DevicePlan<T>::DevicePlan(const HeadCounts& counts) : counts_(counts) {
-  if (counts.kv_heads < 1 || counts.heads < 1 || counts.heads % counts.kv_heads != 0)
-    detail::fail("DevicePlan: ", counts.kv_heads, " key/value heads do not divide ", counts.heads, " heads");
-  if (counts.head_width < 2 || counts.head_width % 2 != 0)
-    detail::fail("DevicePlan: head width ", counts.head_width, " is out of range, even and at least 2");
+DevicePlan<T>::DevicePlan(const AttentionShape& shape) : shape_(shape) {
+  if (shape.kv_heads < 1 || shape.heads < 1 || shape.heads % shape.kv_heads != 0)
+    detail::fail("DevicePlan: ", shape.kv_heads, " key/value heads do not divide ", shape.heads, " heads");
+  if (shape.head_width < 2 || shape.head_width % 2 != 0)
+    detail::fail("DevicePlan: head width ", shape.head_width, " is out of range, even and at least 2");
 }
 
 template <class T>
@@ -81,7 +81,7 @@ void DevicePlan<T>::update(cuda::Context& context, const LayerPlan& plan, std::s
         plan.last_rows_only() ? std::min<std::size_t>(1, part.positions.size()) : part.positions.size();
     const Positions positions = part.positions.last(rows);
     const Positions limits = part.key_limits.last(rows);
-    const bool listed = !part.keys_contiguous();
+    const bool listed = !is_prefix(part.keys);
     host_extents_.push_back({static_cast<std::int32_t>(host_query_positions_.size()), static_cast<std::int32_t>(rows),
                              listed ? static_cast<std::int32_t>(host_keys_.size()) : -1});
     host_query_positions_.insert(host_query_positions_.end(), positions.begin(), positions.end());
@@ -123,7 +123,7 @@ bool DevicePlan<T>::on_device(const LayerPlan& plan, std::span<const KvView<T>> 
 /// device idle. The last tile, which has the most keys, comes first.
 template <class T>
 void DevicePlan<T>::cut(std::int32_t sequence, Positions limits) {
-  const Index group = counts_.heads / counts_.kv_heads;
+  const Index group = shape_.heads / shape_.kv_heads;
   const Index queries = std::ssize(limits) * group;
   const bool few = queries <= 4 * few_queries;
   Work& work = few ? few_work_ : many_work_;
@@ -132,7 +132,7 @@ void DevicePlan<T>::cut(std::int32_t sequence, Positions limits) {
   for (Index tile = tiles - 1; tile >= 0; --tile) {
     const Index last_query = std::min(queries, (tile + 1) * size) - 1;
     const Index keys = limits[static_cast<std::size_t>(last_query / group)];
-    const Index wanted = (few ? few_blocks : many_blocks) / (tiles * counts_.kv_heads);
+    const Index wanted = (few ? few_blocks : many_blocks) / (tiles * shape_.kv_heads);
     const Index most = std::clamp<Index>(wanted, 1, std::max<Index>(1, keys / least_part));
     const Index part = ((keys + most - 1) / most + part_multiple - 1) / part_multiple * part_multiple;
     const auto first_query = static_cast<std::int32_t>(tile * size);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "examples/llama/kernels/attention_shape.hpp"
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/core/layer_plan.hpp"
 #include "lazyllm/core/positions.hpp"
@@ -35,13 +36,6 @@ struct KvView {
   PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
     return {keys + layer * layer_stride, page_table, page_size, page_stride, position_stride, head_stride, kv_heads};
   }
-};
-
-/// Heads of the attention layers of a model. Query head h reads key/value head h / (heads / kv_heads).
-struct HeadCounts {
-  Index heads = 0;
-  Index kv_heads = 0;    ///< divides `heads`
-  Index head_width = 0;  ///< even
 };
 
 /// What the kernels need of a `LayerPlan`, on the device: its lists, where the caches are, and how attention is cut
@@ -84,7 +78,7 @@ class DevicePlan {
   };
 
   /// Throws `lazyllm::invalid_argument` unless `kv_heads` divides `heads`, and `head_width` is even.
-  explicit DevicePlan(const HeadCounts& counts);
+  explicit DevicePlan(const AttentionShape& shape);
 
   /// Enqueues copies of what has changed since the last call. `caches` are the sequences' in the order of the plan;
   /// `plan` and `caches` may be changed at once. The page tables that the views point to are read by the kernels, so
@@ -93,7 +87,7 @@ class DevicePlan {
   /// sequence, a cache is too small or has an impossible layout; `cuda_error` if there is no memory.
   void update(cuda::Context& context, const LayerPlan& plan, std::span<const KvView<T>> caches);
 
-  const HeadCounts& counts() const { return counts_; }
+  const AttentionShape& shape() const { return shape_; }
   Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
   Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the sequences
   Index tokens() const { return tokens_; }                                ///< of the longest sequence
@@ -135,7 +129,7 @@ class DevicePlan {
   void cut(std::int32_t sequence, Positions limits);
   void upload(cuda::Context& context);
 
-  HeadCounts counts_;
+  AttentionShape shape_;
   Index tokens_ = 0;
   bool aligned_ = false;
   // Host lists of the update, kept for their memory.

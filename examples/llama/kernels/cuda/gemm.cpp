@@ -3,7 +3,6 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -19,23 +18,6 @@ void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw cuda_error(std::string("lazyllm: ") + call + ": " + cublasLtGetStatusString(status));
 }
-
-template <class T>
-constexpr cudaDataType_t type_of = std::is_same_v<T, float>    ? CUDA_R_32F
-                                   : std::is_same_v<T, __half> ? CUDA_R_16F
-                                                               : CUDA_R_16BF;
-
-/// What the algorithm depends on.
-struct Problem {
-  cudaDataType_t type;
-  cudaDataType_t y_type;
-  Index rows, in, out, x_stride, y_stride;
-  Index alignment;  // of all matrices, in bytes
-  bool bias;
-  bool accumulate;
-
-  auto operator<=>(const Problem&) const = default;
-};
 
 template <class Handle, cublasStatus_t (*destroy)(Handle)>
 struct Destroy {
@@ -53,13 +35,6 @@ LayoutOwner layout(cudaDataType_t type, Index height, Index width, Index stride)
                                    stride),
         "cublasLtMatrixLayoutCreate");
   return LayoutOwner(made);
-}
-
-/// The largest power of two up to 256 that divides all addresses.
-Index alignment_of(std::initializer_list<const void*> addresses) {
-  std::uintptr_t bits = 256;
-  for (const void* address : addresses) bits |= reinterpret_cast<std::uintptr_t>(address);
-  return static_cast<Index>(bits & (~bits + 1));
 }
 
 /// What NVIDIA advises for its largest devices.
@@ -135,51 +110,9 @@ Gemm::Gemm() : state_(std::make_unique<State>()) {
 }
 Gemm::~Gemm() = default;
 
-namespace {
-
-template <class T, class Y>
-Problem problem_of(const LinearView<T>& linear, Rows<const T> x, Rows<Y> y, bool accumulate) {
-  check_linear(linear, x, y);
-  return {type_of<T>,
-          type_of<Y>,
-          x.rows,
-          linear.in,
-          linear.out,
-          x.stride,
-          y.stride,
-          alignment_of({x.data, y.data, linear.weights, linear.bias}),
-          linear.bias != nullptr,
-          accumulate};
+void Gemm::multiply(cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
+                    const void* x, void* y) {
+  state_->multiply(context, problem, weights, bias, x, y);
 }
-
-}  // namespace
-
-template <class T, class Y>
-requires std::same_as<Y, T> || std::same_as<Y, float>
-void Gemm::apply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) const {
-  const Problem problem = problem_of(linear, x, y, false);
-  if (x.rows > 0) state_->multiply(context, problem, linear.weights, linear.bias, x.data, y.data);
-}
-
-template <class T>
-void Gemm::accumulate(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<T> y) const {
-  const Problem problem = problem_of(linear, x, y, true);
-  if (x.rows > 0) state_->multiply(context, problem, linear.weights, linear.bias, x.data, y.data);
-}
-
-#define LAZYLLM_INSTANTIATE(T, Y) \
-  template void Gemm::apply(cuda::Context&, const LinearView<T>&, Rows<const T>, Rows<Y>) const;
-#define LAZYLLM_INSTANTIATE_SUM(T) \
-  template void Gemm::accumulate(cuda::Context&, const LinearView<T>&, Rows<const T>, Rows<T>) const;
-LAZYLLM_INSTANTIATE(float, float)
-LAZYLLM_INSTANTIATE(__half, __half)
-LAZYLLM_INSTANTIATE(__half, float)
-LAZYLLM_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
-LAZYLLM_INSTANTIATE(__nv_bfloat16, float)
-LAZYLLM_INSTANTIATE_SUM(float)
-LAZYLLM_INSTANTIATE_SUM(__half)
-LAZYLLM_INSTANTIATE_SUM(__nv_bfloat16)
-#undef LAZYLLM_INSTANTIATE
-#undef LAZYLLM_INSTANTIATE_SUM
 
 }  // namespace lazyllm::llama

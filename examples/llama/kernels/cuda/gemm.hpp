@@ -2,9 +2,14 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <library_types.h>
 
+#include <compare>
 #include <concepts>
+#include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <type_traits>
 
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/core/rows.hpp"
@@ -20,17 +25,6 @@ struct LinearView {
   Index in = 0;
   Index out = 0;
 };
-
-/// Throws `lazyllm::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, and for a bias with results of
-/// another type than the weights.
-template <class T, class Y>
-void check_linear(const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) {
-  if (x.width != linear.in || y.width != linear.out || x.rows != y.rows)
-    detail::fail("Gemm: x [", x.rows, " x ", x.width, "] and y [", y.rows, " x ", y.width, "], allowed are [rows x ",
-                 linear.in, "] and [rows x ", linear.out, "]");
-  if (linear.bias != nullptr && !std::same_as<T, Y>)
-    detail::fail("Gemm: a bias with results of another type than the weights is not supported");
-}
 
 /// Matrix products on the device, by cuBLASLt: inputs of `float`, `__half` or `__nv_bfloat16`, sums in float. Remembers
 /// the best algorithm for each shape that it has met. Serves one thread of the caller at a time; all work is enqueued
@@ -48,14 +42,62 @@ class Gemm {
   /// number of rows, 0 included.
   template <class T, class Y>
   requires std::same_as<Y, T> || std::same_as<Y, float>
-  void apply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) const;
+  void apply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) {
+    multiply(context, linear, x, y, false);
+  }
 
   /// y += x W^T + bias, summed before the result is rounded to T: a residual connection.
   template <class T>
-  void accumulate(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<T> y) const;
+  void accumulate(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<T> y) {
+    multiply(context, linear, x, y, true);
+  }
 
  private:
   struct State;
+
+  /// What the best algorithm depends on.
+  struct Problem {
+    cudaDataType_t type;
+    cudaDataType_t y_type;
+    Index rows, in, out, x_stride, y_stride;
+    Index alignment;  // of all matrices, in bytes
+    bool bias;
+    bool accumulate;
+
+    auto operator<=>(const Problem&) const = default;
+  };
+
+  template <class T>
+  static constexpr cudaDataType_t type_of = std::is_same_v<T, float>    ? CUDA_R_32F
+                                            : std::is_same_v<T, __half> ? CUDA_R_16F
+                                                                        : CUDA_R_16BF;
+
+  /// The largest power of two up to 256 that divides all addresses.
+  static Index alignment_of(std::initializer_list<const void*> addresses) {
+    std::uintptr_t bits = 256;
+    for (const void* address : addresses) bits |= reinterpret_cast<std::uintptr_t>(address);
+    return static_cast<Index>(bits & (~bits + 1));
+  }
+
+  template <class T, class Y>
+  void multiply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y, bool accumulate) {
+    if (x.width != linear.in || y.width != linear.out || x.rows != y.rows)
+      detail::fail("Gemm: x [", x.rows, " x ", x.width, "] and y [", y.rows, " x ", y.width, "], allowed are [rows x ",
+                   linear.in, "] and [rows x ", linear.out, "]");
+    if (linear.bias != nullptr && !std::same_as<T, Y>)
+      detail::fail("Gemm: a bias with results of another type than the weights is not supported");
+    if (x.rows == 0) return;
+    const Index alignment = alignment_of({x.data, y.data, linear.weights, linear.bias});
+    multiply(context,
+             {type_of<T>, type_of<Y>, x.rows, linear.in, linear.out, x.stride, y.stride, alignment,
+              linear.bias != nullptr, accumulate},
+             linear.weights, linear.bias, x.data, y.data);
+  }
+
+  /// The same whatever the types, for at least one row.
+  void multiply(cuda::Context& context, const Problem& problem, const void* weights, const void* bias, const void* x,
+                void* y);
+
   std::unique_ptr<State> state_;
 };
 

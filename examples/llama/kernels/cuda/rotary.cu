@@ -103,9 +103,9 @@ namespace {
 template <class T>
 void check(const char* what, const DevicePlan<T>& plan, const RotaryView& table, Index rows, Index wanted_rows,
            Index width, Index wanted_width) {
-  if (rows != wanted_rows || width != wanted_width || table.head_width != plan.counts().head_width)
+  if (rows != wanted_rows || width != wanted_width || table.head_width != plan.shape().head_width)
     detail::fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_width, ", allowed are [",
-                 wanted_rows, " x ", wanted_width, "] with head width ", plan.counts().head_width);
+                 wanted_rows, " x ", wanted_width, "] with head width ", plan.shape().head_width);
   if (plan.tokens() > table.positions)
     detail::fail(what, ": position ", plan.tokens() - 1, " is out of range 0 to ", table.positions - 1);
 }
@@ -122,8 +122,8 @@ void for_pairs(Index rows, Index width, Index count, const Launch& launch) {
 
 template <class T>
 void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, Rows<T> queries) {
-  const HeadCounts& counts = plan.counts();
-  check("rotate", plan, table, queries.rows, plan.query_rows(), queries.width, counts.heads * counts.head_width);
+  const AttentionShape& shape = plan.shape();
+  check("rotate", plan, table, queries.rows, plan.query_rows(), queries.width, shape.heads * shape.head_width);
   if (queries.rows == 0) return;
   const auto run = [&](auto kernel, Index count) {
     for_pairs(queries.rows, queries.width, count, [&](dim3 blocks, unsigned threads) {
@@ -131,7 +131,7 @@ void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView&
     });
   };
   constexpr int whole = kernels::whole_pack<T>;
-  if (kernels::by_16_bytes<T>({queries.data, table.angles}, queries.stride, counts.head_width / 2)) {
+  if (kernels::by_16_bytes<T>({queries.data, table.angles}, queries.stride, shape.head_width / 2)) {
     run(kernels::rotate_row<whole, T>, whole);
   } else {
     run(kernels::rotate_row<1, T>, 1);
@@ -141,19 +141,19 @@ void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView&
 template <class T>
 void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
                       Rows<const T> key_values) {
-  const HeadCounts& counts = plan.counts();
-  const Index width = counts.kv_heads * counts.head_width;
+  const AttentionShape& shape = plan.shape();
+  const Index width = shape.kv_heads * shape.head_width;
   check("write_key_values", plan, table, key_values.rows, plan.rows(), key_values.width, 2 * width);
   if (key_values.rows == 0) return;
   const auto run = [&](auto kernel, Index count) {
     for_pairs(key_values.rows, width, count, [&](dim3 blocks, unsigned threads) {
       cuda::detail::launch(context, blocks, threads, kernel, table, plan.positions(), plan.row_sequences(),
-                           plan.caches(), layer, static_cast<int>(counts.kv_heads), key_values);
+                           plan.caches(), layer, static_cast<int>(shape.kv_heads), key_values);
     });
   };
   constexpr int whole = kernels::whole_pack<T>;
   if (plan.aligned() &&
-      kernels::by_16_bytes<T>({key_values.data, table.angles}, key_values.stride, counts.head_width / 2)) {
+      kernels::by_16_bytes<T>({key_values.data, table.angles}, key_values.stride, shape.head_width / 2)) {
     run(kernels::write_row<whole, T>, whole);
   } else {
     run(kernels::write_row<1, T>, 1);

@@ -110,7 +110,7 @@ class CudaAttention {
  public:
   /// Throws `lazyllm::cuda_error` without device memory.
   CudaAttention(cuda::Context& context, const ModelConfig& config, const KvRoom& room)
-      : scale_(attention_scale(config)), plan_({config.heads, config.kv_heads, config.head_width}) {
+      : plan_({config.heads, config.kv_heads, config.head_width, attention_scale(config)}) {
     const bool paged = room.page_size > 0;
     const Index page = paged ? room.page_size : room.capacity;
     const Index pages = (room.capacity + page - 1) / page;
@@ -165,11 +165,11 @@ class CudaAttention {
   /// last `store` or, where `plan.last_rows_only()`, for each sequence.
   void attend(cuda::Context& context, const LayerPlan&, Index layer, Rows<T> queries, Rows<T> mixed) {
     rotate(context, plan_, rotary_, queries);
-    attention(context, plan_, layer, scale_, Rows<const T>(queries), mixed);
+    attention(context, plan_, layer, Rows<const T>(queries), mixed);
   }
 
   CacheKeys<T> keys(Index s, Index layer) const {
-    const Index heads = plan_.counts().kv_heads;
+    const Index heads = plan_.shape().kv_heads;
     return {caches_[static_cast<std::size_t>(s)].paged_keys(layer, heads), heads};
   }
 
@@ -177,7 +177,6 @@ class CudaAttention {
   Index kv_bytes() const { return keys_.bytes() + values_.bytes(); }
 
  private:
-  float scale_;
   DevicePlan<T> plan_;
   DeviceArray<T> keys_, values_;
   DeviceArray<std::int32_t> page_tables_;
@@ -203,7 +202,7 @@ struct CudaDevice {
   struct Linear {
     LinearView<T> view;
     DeviceArray<T> weights, bias;
-    std::shared_ptr<const Gemm> gemm;  // of the whole model
+    std::shared_ptr<Gemm> gemm;  // of the whole model
 
     Index in() const { return view.in; }
     Index out() const { return view.out; }
@@ -219,7 +218,7 @@ struct CudaDevice {
   template <class T>
   class Loader {
    public:
-    explicit Loader(cudaStream_t stream) : context_(stream), gemm_(std::make_shared<const Gemm>()) {}
+    explicit Loader(cudaStream_t stream) : context_(stream), gemm_(std::make_shared<Gemm>()) {}
 
     Vector vector(const Tensor& tensor) { return joined<float>({&tensor, 1}); }
 
@@ -266,7 +265,7 @@ struct CudaDevice {
     }
 
     cuda::Context context_;
-    std::shared_ptr<const Gemm> gemm_;
+    std::shared_ptr<Gemm> gemm_;
   };
 
   /// Rows that the feed-forward takes at once: enough to keep the device busy, few enough that the wide rows in between
@@ -274,7 +273,7 @@ struct CudaDevice {
   static constexpr Index feed_forward_rows = 8192;
 
   template <class T>
-  static void embed(Context& context, const Table<T>& table, std::span<const TokenId> tokens, Rows<T> rows) {
+  static void embed(Context& context, const Table<T>& table, Tokens tokens, Rows<T> rows) {
     llama::embed(context, table.rows, tokens, rows);
   }
 

@@ -7,8 +7,6 @@
 
 namespace lazyllm::cpu {
 
-using lazyllm::copy_rows;
-
 /// Does all `copies`.
 template <class T>
 void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {

@@ -9,7 +9,6 @@
 #include <type_traits>
 
 #include "lazyllm/backend/cpu/context.hpp"
-#include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/importance/queries.hpp"
 
 namespace lazyllm::cpu {
@@ -121,8 +120,6 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
 
 }  // namespace detail
 
-using lazyllm::attention_scores;
-
 /// Computes the scores of `count` sequences; `task_of(i)` is the `ScoreTask` of the i-th.
 /// \param queries  Q of the whole batch
 template <class T, class TaskOf>
@@ -135,33 +132,6 @@ inline void accumulate_scores(Context&, std::span<float> scores, std::span<float
   for (std::size_t i = 0; i < scores.size(); ++i) {
     sums[i] = first ? scores[i] : sums[i] + scores[i];
     scores[i] = sums[i];
-  }
-}
-
-/// Gives every key a number that depends on the seed and its position only.
-inline void random_scores(Context&, std::uint64_t seed, Positions active, std::span<float> scores) {
-  for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = random_score(seed, active[i]);
-}
-
-/// Gives every key the highest score among the `width` (odd) keys around it in the order of the active set.
-inline void pool_scores(Context& context, Index width, std::span<float> scores) {
-  if (scores.empty()) return;
-  width = std::min(width, 2 * std::ssize(scores) - 1);
-  // Entry i becomes the highest of the `span` scores from i on, the span doubling. In std::max a NaN stays where it
-  // is and does not spread.
-  const std::span<float> highest = context.scratch(std::ssize(scores) + width - 1);
-  std::fill(highest.begin(), highest.end(), std::numeric_limits<float>::lowest());
-  std::copy(scores.begin(), scores.end(), highest.begin() + width / 2);
-  Index span = 1;
-  for (; 2 * span <= width; span *= 2) {
-    const float* const ahead = highest.data() + span;
-    for (std::size_t i = 0; i < highest.size() - static_cast<std::size_t>(span); ++i) {
-      highest[i] = std::max(highest[i], ahead[i]);
-    }
-  }
-  const float* const ahead = highest.data() + width - span;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    scores[i] = std::max(highest[i], ahead[i]) + 0 * scores[i];  // a NaN stays one
   }
 }
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "lazyllm/backend/cpu/context.hpp"
-#include "lazyllm/backend/cpu/score.hpp"
 #include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
 
@@ -64,6 +63,28 @@ inline void keep_highest(std::span<const float> ranks, Index count, std::vector<
   }
 }
 
+/// Gives every key the highest score among the `width` (odd) keys around it in the order of the active set.
+inline void pool_scores(Context& context, Index width, std::span<float> scores) {
+  if (scores.empty()) return;
+  width = std::min(width, 2 * std::ssize(scores) - 1);
+  // Entry i becomes the highest of the `span` scores from i on, the span doubling. In std::max a NaN stays where it
+  // is and does not spread.
+  const std::span<float> highest = context.scratch(std::ssize(scores) + width - 1);
+  std::fill(highest.begin(), highest.end(), std::numeric_limits<float>::lowest());
+  std::copy(scores.begin(), scores.end(), highest.begin() + width / 2);
+  Index span = 1;
+  for (; 2 * span <= width; span *= 2) {
+    const float* const ahead = highest.data() + span;
+    for (std::size_t i = 0; i < highest.size() - static_cast<std::size_t>(span); ++i) {
+      highest[i] = std::max(highest[i], ahead[i]);
+    }
+  }
+  const float* const ahead = highest.data() + width - span;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = std::max(highest[i], ahead[i]) + 0 * scores[i];  // a NaN stays one
+  }
+}
+
 /// Adds what a task keeps to `kept`, or returns the index of its first score that is not finite, else -1.
 inline Index select_one(Context& context, const SelectionTask& task, std::vector<Index>& kept) {
   constexpr float protected_rank = std::numeric_limits<float>::infinity();
@@ -71,7 +92,7 @@ inline Index select_one(Context& context, const SelectionTask& task, std::vector
   const Selection& selection = task.selection;
   const bool by_mass = selection.kind == Selection::Kind::mass;
   if (selection.random_seed) {
-    random_scores(context, *selection.random_seed, task.active, scores);
+    for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = random_score(*selection.random_seed, task.active[i]);
   } else if (task.pooling > 1) {
     pool_scores(context, task.pooling, scores);
   }

@@ -122,11 +122,6 @@ T* at(std::byte* memory, Index offset) {
   return reinterpret_cast<T*>(memory + offset);
 }
 
-/// Whether the keys are the positions 0, 1, …, so that they need not be copied to the device.
-inline bool contiguous(Positions active) {
-  return active.empty() || active.back() + 1 == static_cast<Position>(active.size());
-}
-
 /// Of tasks that share the numbers from 0 on, task t from its `first` on: the task that `number` belongs to.
 template <class Task, class Number>
 LAZYLLM_HOST_DEVICE const Task& task_of(const Task* tasks, int count, Number Task::*first, Number number) {

@@ -15,7 +15,6 @@
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/backend/cuda/launch.cuh"
 #include "lazyllm/core/host_device.hpp"
-#include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/importance/queries.hpp"
 
 namespace lazyllm::cuda {
@@ -250,7 +249,7 @@ struct ScoreExtent {
       const auto task = task_of(i);
       const Index keys = std::ssize(task.active);
       limits += std::ssize(task.limits);
-      active += contiguous(task.active) ? 0 : keys;
+      active += is_prefix(task.active) ? 0 : keys;
       all_keys += keys;
       parts += parts_of(keys);
       rows = std::max(rows, std::ssize(task.limits));
@@ -281,8 +280,6 @@ void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceS
 }
 
 }  // namespace detail
-
-using lazyllm::attention_scores;
 
 /// Enqueues the computation of the scores of `count` sequences, all in the same launches; `task_of(i)` is the
 /// `ScoreTask` of the i-th, its lists on the host, which may be changed at once, its scores and keys on the device.
@@ -319,21 +316,20 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index count
       const auto task = task_of(i);
       const Index keys = std::ssize(task.active);
       const Index parts = detail::parts_of(keys);
-      detail::at<Task>(host, tasks)[i] = {
-          .keys = task.keys,
-          .active = detail::contiguous(task.active) ? nullptr : copied(task.active, next_active),
-          .limits = copied(task.limits, next_limits),
-          .logits = detail::at<float>(memory, next_logits),
-          .parts = detail::at<detail::PartialSoftmax>(memory, next_parts),
-          .scores = task.scores.data(),
-          .first_row = task.first_row,
-          .rows = static_cast<int>(task.limits.size()),
-          .count = static_cast<int>(keys),
-          .part = static_cast<int>(detail::part_of(keys)),
-          .part_count = static_cast<int>(parts),
-          .first_part_block = static_cast<int>(part_blocks),
-          .first_key_block = static_cast<int>(key_blocks),
-          .reduce = task.reduce};
+      detail::at<Task>(host, tasks)[i] = {.keys = task.keys,
+                                          .active = is_prefix(task.active) ? nullptr : copied(task.active, next_active),
+                                          .limits = copied(task.limits, next_limits),
+                                          .logits = detail::at<float>(memory, next_logits),
+                                          .parts = detail::at<detail::PartialSoftmax>(memory, next_parts),
+                                          .scores = task.scores.data(),
+                                          .first_row = task.first_row,
+                                          .rows = static_cast<int>(task.limits.size()),
+                                          .count = static_cast<int>(keys),
+                                          .part = static_cast<int>(detail::part_of(keys)),
+                                          .part_count = static_cast<int>(parts),
+                                          .first_part_block = static_cast<int>(part_blocks),
+                                          .first_key_block = static_cast<int>(key_blocks),
+                                          .reduce = task.reduce};
       next_logits += softmaxes * keys * static_cast<Index>(sizeof(float));
       next_parts += softmaxes * parts * static_cast<Index>(sizeof(detail::PartialSoftmax));
       part_blocks += parts * task.keys.heads;

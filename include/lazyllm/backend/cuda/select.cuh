@@ -12,7 +12,6 @@
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/backend/cuda/launch.cuh"
 #include "lazyllm/core/host_device.hpp"
-#include "lazyllm/importance/attention_score.hpp"
 #include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
 
@@ -248,7 +247,7 @@ struct SelectionLayout {
         ++rank_task_count;
         rank_count += task_keys;
       }
-      if (at_random(task) && !contiguous(task.active)) active_count += task_keys;
+      if (at_random(task) && !is_prefix(task.active)) active_count += task_keys;
       keys += task_keys;
       longest = std::max(longest, task_keys);
     }
@@ -287,7 +286,7 @@ inline void write_rank_tasks(std::span<const SelectionTask> tasks, const Selecti
   std::uint32_t first = 0;
   for (const SelectionTask& task : tasks) {
     if (!has_ranks(task)) continue;
-    const bool list = at_random(task) && !contiguous(task.active);
+    const bool list = at_random(task) && !is_prefix(task.active);
     *rank_task++ = {
         .scores = task.scores.data(),
         .active = list ? at<const Position>(device, next_active) : nullptr,

@@ -43,8 +43,8 @@ double damage(const Preset& preset) {
   const auto active = profile(preset.schedule);
   double sum = 0;
   for (const LayerKeep& point : preset.schedule.points()) {
-    const double left = active[static_cast<std::size_t>(point.layer)];
-    sum += 0.004 * std::pow(0.6, static_cast<double>(point.layer)) * (1 / left - 1);
+    const double left = active[static_cast<std::size_t>(point.layers_run)];
+    sum += 0.004 * std::pow(0.6, static_cast<double>(point.layers_run)) * (1 / left - 1);
   }
   sum *= preset.score.text() == "max:16" ? 1 : 8;
   return preset.protect_last == 64 ? sum : 3 * sum;
@@ -104,7 +104,7 @@ double fastest(double most) {
     best = std::max(best, speedup(preset));
     if (points.size() == 3) return;
     const double active = profile(preset.schedule).back();
-    for (Index layer = points.empty() ? 1 : points.back().layer + 1; layer < layers; ++layer) {
+    for (Index layer = points.empty() ? 1 : points.back().layers_run + 1; layer < layers; ++layer) {
       for (const double share : shares) {
         if (share >= active - 1e-9) continue;
         points.push_back({layer, share / active});
@@ -206,11 +206,11 @@ TEST_CASE("search: no category is sacrificed for the average, but for a single t
         const auto& points = preset.schedule.points();
         if (points.empty() || prompt > 1) return {10, 10, 0};
         if (prompt == 1) return {10, 9, 0.1};
-        return {10, points.front().layer < 6 ? 6 : 10, 0.4};
+        return {10, points.front().layers_run < 6 ? 6 : 10, 0.4};
       },
   };
   const SearchResult result = llama::search(problem, {0.01, 0.05}, 400);
-  const auto layer = [&](std::size_t i) { return result.best[i].preset.schedule.points().at(0).layer; };
+  const auto layer = [&](std::size_t i) { return result.best[i].preset.schedule.points().at(0).layers_run; };
   // 4 of 10 tokens are more than three times 5 %, though the average of 4 + 1 in 100 is not more than 5 %.
   for (const std::size_t i : {0U, 1U}) {
     CHECK(layer(i) >= 6);
@@ -218,7 +218,7 @@ TEST_CASE("search: no category is sacrificed for the average, but for a single t
     CHECK(result.best[i].agreement.category_loss.at("1") == doctest::Approx(0.1));
   }
   const SearchResult loose = llama::search(problem, {0.15}, 400);
-  CHECK(loose.best[0].preset.schedule.points().at(0).layer < 6);
+  CHECK(loose.best[0].preset.schedule.points().at(0).layers_run < 6);
 }
 
 TEST_CASE("search: what cannot be searched is refused") {

@@ -167,13 +167,13 @@ template <class T>
 class TestCache {
  public:
   /// Contiguous, heads before tokens, or in pages of `page_size` tokens in random order, tokens before heads.
-  TestCache(cuda::Context& context, const HeadCounts& counts, Index capacity, Index page_size, unsigned seed)
-      : counts_(counts),
+  TestCache(cuda::Context& context, const AttentionShape& shape, Index capacity, Index page_size, unsigned seed)
+      : shape_(shape),
         page_size_(page_size),
         pages_(page_size == 0 ? 1 : (capacity + page_size - 1) / page_size),
         table_(static_cast<std::size_t>(pages_)),
-        layer_(page_size == 0 ? counts.kv_heads * capacity * counts.head_width
-                              : pages_ * page_size * counts.kv_heads * counts.head_width),
+        layer_(page_size == 0 ? shape.kv_heads * capacity * shape.head_width
+                              : pages_ * page_size * shape.kv_heads * shape.head_width),
         capacity_(capacity),
         keys_(static_cast<std::size_t>(2 * layer_), not_a_number<T>()),
         values_(keys_) {
@@ -188,12 +188,12 @@ class TestCache {
     KvView<T> view{.keys = device_[0].span().data(),
                    .values = device_[1].span().data(),
                    .layer_stride = layer_,
-                   .head_stride = capacity_ * counts_.head_width,
-                   .position_stride = counts_.head_width,
+                   .head_stride = capacity_ * shape_.head_width,
+                   .position_stride = shape_.head_width,
                    .capacity = capacity_};
     if (page_size_ > 0) {
-      view.head_stride = counts_.head_width;
-      view.position_stride = counts_.kv_heads * counts_.head_width;
+      view.head_stride = shape_.head_width;
+      view.position_stride = shape_.kv_heads * shape_.head_width;
       view.page_table = device_table_[0].data();
       view.page_size = page_size_;
       view.page_stride = page_size_ * view.position_stride;
@@ -202,11 +202,11 @@ class TestCache {
   }
 
   std::size_t at(Index layer, Position token, Index head, Index element) const {
-    const Index width = counts_.head_width;
+    const Index width = shape_.head_width;
     const Index in_layer =
         page_size_ == 0 ? (head * capacity_ + token) * width
                         : ((table_[static_cast<std::size_t>(token / page_size_)] * page_size_ + token % page_size_) *
-                               counts_.kv_heads +
+                               shape_.kv_heads +
                            head) *
                               width;
     return static_cast<std::size_t>(layer * layer_ + in_layer + element);
@@ -225,7 +225,7 @@ class TestCache {
   }
 
  private:
-  HeadCounts counts_;
+  AttentionShape shape_;
   Index page_size_;
   Index pages_;
   std::vector<std::int32_t> table_;
@@ -255,11 +255,11 @@ inline PlanBuffers plan_of(const std::vector<TestSequence>& sequences) {
 }
 
 template <class T>
-std::vector<TestCache<T>> caches_of(cuda::Context& context, const HeadCounts& counts,
+std::vector<TestCache<T>> caches_of(cuda::Context& context, const AttentionShape& shape,
                                     const std::vector<TestSequence>& sequences, Index page_size) {
   std::vector<TestCache<T>> caches;
   for (const TestSequence& sequence : sequences) {
-    caches.emplace_back(context, counts, sequence.tokens(), page_size, static_cast<unsigned>(caches.size()));
+    caches.emplace_back(context, shape, sequence.tokens(), page_size, static_cast<unsigned>(caches.size()));
   }
   return caches;
 }
@@ -275,23 +275,23 @@ template <class T>
 void rotary_cases() {
   auto context = CudaMemory::make_context();
   const std::vector<TestSequence> sequences{{some_positions(30, 50), {}}, {range(0, 9), {0, 1, 5, 8}}};
-  for (const HeadCounts counts : {HeadCounts{4, 2, 32}, {3, 3, 6}, {2, 1, 128}}) {
+  for (const AttentionShape shape : {AttentionShape{4, 2, 32}, {3, 3, 6}, {2, 1, 128}}) {
     for (const bool interleaved : {false, true}) {
       for (const Index page_size : {0, 4}) {
-        CAPTURE(counts.head_width);
+        CAPTURE(shape.head_width);
         CAPTURE(interleaved);
         CAPTURE(page_size);
         auto batch = sequences;
         batch[0].rows = batch[0].keys;
-        auto caches = caches_of<T>(context, counts, batch, page_size);
+        auto caches = caches_of<T>(context, shape, batch, page_size);
         auto lists = plan_of(batch);
         const LayerPlan layer_plan = lists.layer(0, 2);
-        DevicePlan<T> plan(counts);
+        DevicePlan<T> plan(shape);
         plan.update(context, layer_plan, views_of(caches));
-        const Index half = counts.head_width / 2;
+        const Index half = shape.head_width / 2;
         const auto angles = random_values<float>(30 * 2 * half, 3);  // any numbers will do for cosines and sines
         DeviceArray<float> device_angles(context, angles);
-        const RotaryView table{device_angles.data(), 30, counts.head_width, interleaved};
+        const RotaryView table{device_angles.data(), 30, shape.head_width, interleaved};
         const auto turned = [&](const std::vector<T>& from, std::size_t head_at, Position position, Index i) {
           const Index pair = interleaved ? i / 2 : i % half;
           const auto a = head_at + static_cast<std::size_t>(interleaved ? 2 * pair : pair);
@@ -302,19 +302,19 @@ void rotary_cases() {
                                                             : number(from[a]) * sine + number(from[b]) * cosine;
         };
 
-        const Index width = counts.heads * counts.head_width;
+        const Index width = shape.heads * shape.head_width;
         const auto queries = random_values<T>(layer_plan.rows() * width, 4);
         DeviceArray<T> device_queries(context, queries);
         rotate(context, plan, table, Rows<T>(device_queries.span().data(), layer_plan.rows(), width));
         std::vector<double> expected;
         for (Index i = 0; i < std::ssize(queries); ++i) {
-          const Index element = i % counts.head_width;
+          const Index element = i % shape.head_width;
           expected.push_back(turned(queries, static_cast<std::size_t>(i - element),
                                     layer_plan.positions()[static_cast<std::size_t>(i / width)], element));
         }
         check_close(device_queries.download(), expected, rounding<T>);
 
-        const Index kv_width = counts.kv_heads * counts.head_width;
+        const Index kv_width = shape.kv_heads * shape.head_width;
         const auto key_values = random_values<T>(layer_plan.rows() * 2 * kv_width, 5);
         DeviceArray<T> device_key_values(context, key_values);
         write_key_values(context, plan, 1, table,
@@ -329,8 +329,8 @@ void rotary_cases() {
             const Position position = part.positions[row];
             for (Index i = 0; i < kv_width; ++i) {
               const auto at = static_cast<std::size_t>((part.first_row + static_cast<Index>(row)) * 2 * kv_width);
-              const Index element = i % counts.head_width;
-              const auto place = cache.at(1, position, i / counts.head_width, element);
+              const Index element = i % shape.head_width;
+              const auto place = cache.at(1, position, i / shape.head_width, element);
               got.push_back(cache.keys()[place]);
               wanted.push_back(turned(key_values, at + static_cast<std::size_t>(i - element), position, element));
               got.push_back(cache.values()[place]);
@@ -341,7 +341,7 @@ void rotary_cases() {
           const auto written = std::ranges::count_if(cache.keys(), [](T value) { return !std::isnan(number(value)); });
           CHECK(written == std::ssize(part.positions) * kv_width);
         }
-        const RotaryView too_short{device_angles.data(), 29, counts.head_width, interleaved};
+        const RotaryView too_short{device_angles.data(), 29, shape.head_width, interleaved};
         CHECK_THROWS_WITH_AS(
             rotate(context, plan, too_short, Rows<T>(device_queries.span().data(), layer_plan.rows(), width)),
             "lazyllm: rotate: position 29 is out of range 0 to 28", invalid_argument);
@@ -355,37 +355,37 @@ void rotary_cases() {
 
 /// softmax(scale Q K^T) V of the query rows, the obvious way, in double.
 template <class T>
-std::vector<double> reference_attention(const LayerPlan& plan, const HeadCounts& counts, double scale,
+std::vector<double> reference_attention(const LayerPlan& plan, const AttentionShape& shape,
                                         const std::vector<T>& queries, std::vector<TestCache<T>>& caches) {
   std::vector<double> out;
-  const Index group = counts.heads / counts.kv_heads;
+  const Index group = shape.heads / shape.kv_heads;
   std::size_t query_at = 0;
   for (Index s = 0; s < plan.sequences(); ++s) {
     const SequencePlan part = plan.sequence(s);
     auto& cache = caches[static_cast<std::size_t>(s)];
     for (std::size_t row = plan.last_rows_only() ? part.positions.size() - 1 : 0; row < part.positions.size(); ++row) {
-      for (Index head = 0; head < counts.heads; ++head) {
+      for (Index head = 0; head < shape.heads; ++head) {
         const Positions visible = part.keys.first(static_cast<std::size_t>(part.key_limits[row]));
         std::vector<double> weights;
         for (const Position token : visible) {
           const std::size_t key = cache.at(1, token, head / group, 0);
           double score = 0;
-          for (std::size_t i = 0; i < static_cast<std::size_t>(counts.head_width); ++i) {
+          for (std::size_t i = 0; i < static_cast<std::size_t>(shape.head_width); ++i) {
             score += number(queries[query_at + i]) * number(cache.keys()[key + i]);
           }
-          weights.push_back(score * scale);
+          weights.push_back(score * static_cast<double>(shape.scale));
         }
         const double largest = *std::max_element(weights.begin(), weights.end());
         for (double& weight : weights) weight = std::exp(weight - largest);
         const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-        for (Index i = 0; i < counts.head_width; ++i) {
+        for (Index i = 0; i < shape.head_width; ++i) {
           double sum = 0;
           for (std::size_t k = 0; k < visible.size(); ++k) {
             sum += weights[k] / total * number(cache.values()[cache.at(1, visible[k], head / group, i)]);
           }
           out.push_back(sum);
         }
-        query_at += static_cast<std::size_t>(counts.head_width);
+        query_at += static_cast<std::size_t>(shape.head_width);
       }
     }
   }
@@ -393,7 +393,7 @@ std::vector<double> reference_attention(const LayerPlan& plan, const HeadCounts&
 }
 
 struct AttentionCase {
-  HeadCounts counts;
+  AttentionShape shape;
   std::vector<TestSequence> sequences;
   Index page_size = 0;
   bool last_rows_only = false;
@@ -403,25 +403,26 @@ struct AttentionCase {
 
 template <class T>
 std::vector<T> check_attention(const AttentionCase& test) {
-  CAPTURE(test.counts.heads);
-  CAPTURE(test.counts.kv_heads);
-  CAPTURE(test.counts.head_width);
+  CAPTURE(test.shape.heads);
+  CAPTURE(test.shape.kv_heads);
+  CAPTURE(test.shape.head_width);
   CAPTURE(test.page_size);
   CAPTURE(test.sequences[0].keys.size());
   CAPTURE(test.sequences[0].rows.size());
   auto context = CudaMemory::make_context();
-  const HeadCounts& counts = test.counts;
-  auto caches = caches_of<T>(context, counts, test.sequences, test.page_size);
+  AttentionShape shape = test.shape;
+  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_width));
+  auto caches = caches_of<T>(context, shape, test.sequences, test.page_size);
   unsigned seed = 10;
   for (std::size_t s = 0; s < caches.size(); ++s) {
     const auto& keys = test.sequences[s].keys;
-    const auto count = std::ssize(keys) * counts.kv_heads * counts.head_width;
+    const auto count = std::ssize(keys) * shape.kv_heads * shape.head_width;
     const auto key_values = random_values<T>(count, ++seed, test.size);
     const auto value_values = random_values<T>(count, ++seed);
     std::size_t next = 0;
     for (const Position token : keys) {
-      for (Index head = 0; head < counts.kv_heads; ++head) {
-        for (Index i = 0; i < counts.head_width; ++i, ++next) {
+      for (Index head = 0; head < shape.kv_heads; ++head) {
+        for (Index i = 0; i < shape.head_width; ++i, ++next) {
           caches[s].keys()[caches[s].at(1, token, head, i)] = key_values[next];
           caches[s].values()[caches[s].at(1, token, head, i)] = value_values[next];
         }
@@ -431,11 +432,11 @@ std::vector<T> check_attention(const AttentionCase& test) {
   }
   auto lists = plan_of(test.sequences);
   const LayerPlan layer_plan = test.last_rows_only ? lists.layer(1, 2) : lists.layer(1, 3);
-  DevicePlan<T> plan(counts);
+  DevicePlan<T> plan(shape);
   plan.update(context, layer_plan, views_of(caches));
   const Index rows = plan.query_rows();
   CHECK(rows == (test.last_rows_only ? layer_plan.sequences() : layer_plan.rows()));
-  const Index width = counts.heads * counts.head_width;
+  const Index width = shape.heads * shape.head_width;
   const Index stride = test.aligned ? width + 8 : width + 1;
   const auto queries = random_values<T>(rows * width, 3, test.size);
   std::vector<T> strided(static_cast<std::size_t>(rows * stride), not_a_number<T>());
@@ -444,12 +445,11 @@ std::vector<T> check_attention(const AttentionCase& test) {
   }
   DeviceArray<T> device_queries(context, strided);
   DeviceArray<T> out(context, std::vector<T>(queries.size(), not_a_number<T>()));
-  const float scale = 1 / std::sqrt(static_cast<float>(counts.head_width));
-  attention<T>(context, plan, 1, scale, {device_queries.data(), rows, width, stride}, {out.span().data(), rows, width});
+  attention<T>(context, plan, 1, {device_queries.data(), rows, width, stride}, {out.span().data(), rows, width});
   const auto got = out.download();
   // The weights are rounded to T, too; those of large scores have fewer places behind the point.
   const double allowed = sizeof(T) == 4 ? (test.size > 10 ? 1e-3 : 2e-5) : rounding<T>;
-  check_close(got, reference_attention(layer_plan, counts, scale, queries, caches), allowed);
+  check_close(got, reference_attention(layer_plan, shape, queries, caches), allowed);
   return got;
 }
 
@@ -542,11 +542,11 @@ void error_cases() {
   auto context = CudaMemory::make_context();
   CHECK_THROWS_AS(DevicePlan<T>({4, 3, 32}), invalid_argument);
   CHECK_THROWS_AS(DevicePlan<T>({4, 2, 7}), invalid_argument);
-  const HeadCounts counts{2, 1, 512};
+  const AttentionShape shape{2, 1, 512};
   const std::vector<TestSequence> one{{range(0, 3), {2}}};
-  auto caches = caches_of<T>(context, counts, one, 0);
+  auto caches = caches_of<T>(context, shape, one, 0);
   auto lists = plan_of(one);
-  DevicePlan<T> plan(counts);
+  DevicePlan<T> plan(shape);
   auto views = views_of(caches);
   CHECK_THROWS_AS(plan.update(context, lists.layer(0, 2), {}), invalid_argument);
   views[0].capacity = 2;
@@ -564,9 +564,9 @@ void error_cases() {
   DeviceArray<T> queries(context, std::vector<T>(2048));
   const Rows<const T> rows(queries.data(), 1, 1024);
   const Rows<T> out(queries.span().data() + 1024, 1, 1024);
-  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, 1, rows, out),
+  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out),
                        "lazyllm: attention: head width 512 is out of range 2 to 256", invalid_argument);
-  CHECK_THROWS_AS(attention<T>(context, plan, 0, 1, {queries.data(), 2, 1024}, out), invalid_argument);
+  CHECK_THROWS_AS(attention<T>(context, plan, 0, {queries.data(), 2, 1024}, out), invalid_argument);
 }
 
 template <class T, class Y>
