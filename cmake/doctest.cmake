@@ -1,9 +1,13 @@
 find_package(doctest REQUIRED)
 
+# doctest's main function, compiled once for all programs.
+add_library(lazyllm_test_main OBJECT ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+target_link_libraries(lazyllm_test_main PRIVATE lazyllm_options doctest::doctest)
+
 # lazyllm_test(NAME SOURCES file… [LIBRARIES target…]): one doctest program `NAME` and its ctest of the same name.
 function(lazyllm_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
-  add_executable(${name} ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+  add_executable(${name} ${arg_SOURCES} $<TARGET_OBJECTS:lazyllm_test_main>)
   target_link_libraries(${name} PRIVATE lazyllm_options doctest::doctest ${arg_LIBRARIES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE LAZYLLM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
@@ -11,24 +15,42 @@ function(lazyllm_test name)
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
 endfunction()
 
-# The headers of a CUDA toolkit, for tests that need no CUDA compiler.
+# CUDA on the CPU, for tests that need no more of a CUDA toolkit than its headers: kernels run in
+# tests/support/cuda_emulation.hpp, Thrust on OpenMP.
 find_package(CUDAToolkit QUIET)
+if(CUDAToolkit_FOUND AND OpenMP_CXX_FOUND)
+  list(GET CUDAToolkit_INCLUDE_DIRS 0 toolkit)
+  add_library(lazyllm_emulated_cuda INTERFACE)
+  target_link_libraries(lazyllm_emulated_cuda INTERFACE lazyllm_options)
+  target_include_directories(lazyllm_emulated_cuda INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+  target_include_directories(lazyllm_emulated_cuda SYSTEM INTERFACE ${toolkit} ${toolkit}/cccl)
+  target_compile_definitions(lazyllm_emulated_cuda INTERFACE THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_OMP)
+  target_compile_options(lazyllm_emulated_cuda INTERFACE -Wno-unknown-pragmas)  # those of CUDA compilers
+  add_library(lazyllm_cuda_emulation OBJECT ${PROJECT_SOURCE_DIR}/tests/support/cuda_emulation.cpp)
+  target_link_libraries(lazyllm_cuda_emulation PRIVATE lazyllm_emulated_cuda)
+endif()
 
-# lazyllm_emulated_cuda_test(NAME SOURCES file…): a doctest program of the CUDA backend that runs on the CPU, its kernels by
-# tests/support/cuda_emulation.hpp and Thrust on OpenMP.
+# lazyllm_emulated_cuda_test(NAME SOURCES file…): a doctest program of the CUDA backend that runs on the CPU.
 function(lazyllm_emulated_cuda_test name)
-  if(NOT CUDAToolkit_FOUND OR NOT OpenMP_CXX_FOUND)
+  if(NOT TARGET lazyllm_emulated_cuda)
     add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: all of ${name}: no CUDA toolkit or no OpenMP")
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
-  lazyllm_test(${name} SOURCES ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/cuda_emulation.cpp)
-  list(GET CUDAToolkit_INCLUDE_DIRS 0 toolkit)
-  target_include_directories(${name} SYSTEM PRIVATE ${toolkit} ${toolkit}/cccl)
-  target_compile_definitions(${name} PRIVATE THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_OMP)
-  target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)  # those of CUDA compilers
+  lazyllm_test(${name} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:lazyllm_cuda_emulation> LIBRARIES lazyllm_emulated_cuda)
 endfunction()
+
+if(LAZYLLM_CUDA)
+  add_library(lazyllm_cuda_test_options INTERFACE)
+  target_link_libraries(lazyllm_cuda_test_options INTERFACE LazyLLM::LazyLLM doctest::doctest)
+  target_include_directories(lazyllm_cuda_test_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_options(lazyllm_cuda_test_options
+                         INTERFACE -Xcompiler=-Wall,-Wextra,-Wconversion
+                                   $<$<BOOL:${LAZYLLM_WERROR}>:-Xcompiler=-Werror -Werror=all-warnings>)
+  add_library(lazyllm_cuda_test_main OBJECT ${PROJECT_SOURCE_DIR}/tests/cuda_main.cu)
+  target_link_libraries(lazyllm_cuda_test_main PRIVATE lazyllm_cuda_test_options)
+endif()
 
 # lazyllm_cuda_test(NAME SOURCES file…): a doctest program for a device. Compiled where LAZYLLM_CUDA is on; where there is no
 # device, it says so and is skipped.
@@ -37,11 +59,8 @@ function(lazyllm_cuda_test name)
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
-  add_executable(${name} ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/cuda_main.cu)
-  target_link_libraries(${name} PRIVATE LazyLLM::LazyLLM doctest::doctest)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_options(${name} PRIVATE -Xcompiler=-Wall,-Wextra,-Wconversion
-                                         $<$<BOOL:${LAZYLLM_WERROR}>:-Xcompiler=-Werror -Werror=all-warnings>)
+  add_executable(${name} ${arg_SOURCES} $<TARGET_OBJECTS:lazyllm_cuda_test_main>)
+  target_link_libraries(${name} PRIVATE lazyllm_cuda_test_options)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
 endfunction()

@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <sanitizer/asan_interface.h>
 
 #include <array>
 #include <stdexcept>
@@ -26,6 +27,13 @@ struct AsyncCopy {
   bool wanted;
 };
 inline std::array<std::vector<AsyncCopy>, 1024> async_copies;  // by thread
+
+/// Writes 16 bytes of shared memory. Not by memcpy, which the thread sanitizer would not see.
+template <class Word>
+void set_chunk(std::uint32_t at, const Word& word) {
+  auto* const chunk = reinterpret_cast<std::uint32_t*>(&shared_bytes[at]);
+  for (unsigned i = 0; i < 4; ++i) chunk[i] = word(i);
+}
 
 /// The fragments of a warp's matrix product.
 struct Fragments {
@@ -76,7 +84,10 @@ void launch_shared(cuda::Context& context, dim3 blocks, unsigned threads, std::s
     blockDim = dim3(threads);
     for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
       for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
+        // What the launch did not ask for is not there.
+        ASAN_UNPOISON_MEMORY_REGION(emulation::shared_bytes, shared);
         std::memset(emulation::shared_bytes, 0xff, shared);
+        ASAN_POISON_MEMORY_REGION(&emulation::shared_bytes[shared], emulation::most_shared_bytes - shared);
         emulation::run_block(threads, [&] { kernel(arguments...); });
         for (const auto& copies : emulation::async_copies) {
           if (!copies.empty()) throw std::logic_error("a block ended before its copies");
@@ -108,7 +119,7 @@ void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, f
 inline void load_matrices(std::uint32_t row, std::uint32_t (&m)[4]) {
   const unsigned lane = threadIdx.x % 32;
   emulation::load_rows(row, [&](const auto& address, unsigned number) {
-    std::memcpy(&m[number], address(lane / 4) + lane % 4 * 2, sizeof(std::uint32_t));
+    m[number] = *reinterpret_cast<const std::uint32_t*>(address(lane / 4) + lane % 4 * 2);
   });
 }
 
@@ -127,17 +138,14 @@ inline std::uint32_t shared_address(const void* address) {
 
 inline void copy_async(std::uint32_t to, const void* from, bool wanted) {
   if ((to | reinterpret_cast<std::uintptr_t>(from)) % 16 != 0) throw std::logic_error("a copy is not aligned");
-  std::memset(&emulation::shared_bytes[to], 0xff, 16);  // what was there may be gone from here on
+  emulation::set_chunk(to, [](unsigned) { return ~0U; });  // what was there may be gone from here on
   emulation::async_copies[threadIdx.x].push_back({to, from, wanted});
 }
 
 inline void wait_for_copies() {
   for (const emulation::AsyncCopy& copy : emulation::async_copies[threadIdx.x]) {
-    if (copy.wanted) {
-      std::memcpy(&emulation::shared_bytes[copy.to], copy.from, 16);
-    } else {
-      std::memset(&emulation::shared_bytes[copy.to], 0, 16);
-    }
+    const auto* const from = static_cast<const std::uint32_t*>(copy.from);
+    emulation::set_chunk(copy.to, [&](unsigned i) { return copy.wanted ? from[i] : 0; });
   }
   emulation::async_copies[threadIdx.x].clear();
 }

@@ -77,7 +77,7 @@ __device__ T sum_before(T value) {
   if (lane() == warp_size - 1) of_warp[warp()] = sum;
   __syncthreads();
   for (int w = 0; w < warp(); ++w) sum += of_warp[w];
-  __syncthreads();
+  __syncthreads();  // for the next call
   return sum - value;
 }
 

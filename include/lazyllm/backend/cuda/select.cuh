@@ -120,7 +120,6 @@ __device__ Threshold find_threshold(const DeviceTask& task, Weight wanted, const
     key |= digit << shift;
     fixed |= digit_mask << shift;
     wanted = left;
-    __syncthreads();
   }
   // Equal scores have equal weights.
   const Weight each = weight_of(lazyllm::detail::score_of(key));
