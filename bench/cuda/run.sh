@@ -5,7 +5,8 @@
 #   --parts LIST           what to run after the build, of tests,sanitizer,micro,ttft,peers (default: all)
 #   --seconds N            the time for everything (480); what does not fit is stopped or left out, and said to be
 #   --results DIR          where results go, as JSON, and the output of each part (build/cuda-bench/results);
-#                          measurements that are there already are not made again
+#                          what is there already of the same GPU, CUDA and commit is not measured again, and with
+#                          results of others it ends before the build
 #   --build DIR            build folder (build/cuda-bench)
 #   --prefix DIR           where packages are that are not installed, Eigen for example; can be repeated
 #   --architectures LIST   compute capabilities to build for, such as 90 (the device's; without one "80;90")
@@ -14,8 +15,9 @@
 #   --help                 this text
 #
 # Parts whose packages are missing are left out and named: Google Benchmark (micro), CLI11, fmt or nlohmann-json (ttft),
-# doctest (tests), PyTorch or transformers (peers). Fails if the build, a test or a measurement fails, or if the tests
-# did not finish. Give the same --results again to go on with the measurements that there was no time for.
+# doctest (tests), PyTorch or transformers (peers). Fails if the build, a test, also under a sanitizer, or a measurement
+# fails, or if the tests did not finish. What else was stopped or left out is no failure but is named at the end; the
+# same command goes on with that, and runs the tests again.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -100,6 +102,7 @@ show_end() { tail -n 25 "$results/$1.log"; }
 
 # The device, if there is one, and what to build for.
 gpu=
+no_gpu="no CUDA device"
 if ! run device 60 nvcc -o "$build/device" "$root/bench/cuda/device.cu"; then
   show_end device
   echo "run.sh: nvcc did not compile bench/cuda/device.cu within the time there was, $SECONDS s" >&2
@@ -108,21 +111,39 @@ fi
 if device=$("$build/device" 2>>"$results/device.log"); then
   gpu=${device%|*}
   : "${architectures:=${device##*|}}"
+else
+  no_gpu+=": $(tail -n 1 "$results/device.log")"
 fi
 : "${architectures:=80;90}"
 
 commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
-git -C "$root" diff --quiet HEAD -- include examples bench 2>/dev/null || commit+=" with changes"
-context="${gpu:-no CUDA device}; $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p'); commit $commit; $(date -u +%F)"
+sources=(include examples bench tests)
+if ! git -C "$root" diff --quiet HEAD -- "${sources[@]}" 2>/dev/null; then  # their checksum tells changes apart
+  commit+=" with changes $(cd "$root" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 2>/dev/null |
+    sort -z | xargs -0 sha1sum | sha1sum | cut -c 1-7)"
+fi
+cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p')
+context="${gpu:-$no_gpu}; $cuda; commit $commit; $(date -u +%F)"
 echo "$context"
-if [[ -n $gpu ]]; then echo "$context" >"$results/context.txt"; fi
+shopt -s nullglob
+if [[ -n $gpu ]]; then
+  there=("$results"/*.json "$results"/*.json.before "$results"/*.passed)
+  before=$(cat "$results/context.txt" 2>/dev/null || echo "an unknown GPU and commit; no date")
+  if ((!${#there[@]})); then
+    echo "$context" >"$results/context.txt"
+  elif [[ ${before%;*} != "${context%;*}" ]]; then
+    echo "run.sh: $results holds results of ${before%;*}, and this is ${context%;*}:" \
+      "give another --results, or remove them" >&2
+    exit 1
+  fi
+fi
 
 # Configuring, without the parts whose packages are missing.
 configure() {
   local prefix_path
   prefix_path=$(IFS=';'; echo "${prefixes[*]-}")
   run configure 60 cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLAZYLLM_CUDA=ON \
-    "-DCMAKE_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_PREFIX_PATH=$prefix_path" "$@"
+    -DLAZYLLM_WERROR=OFF "-DCMAKE_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_PREFIX_PATH=$prefix_path" "$@"
 }
 missing() { grep -m1 -A3 'CMake Error' "$results/configure.log" | tr '\n' ' ' | sed 's/  */ /g'; }
 
@@ -196,41 +217,78 @@ run_tests() {
   if ((status != 0)); then failed=1; show_end tests; fi
 }
 
+# Each test that has not passed gets a share of the time, or twice what it was stopped after before if that is more.
 run_sanitizer() {
   command -v compute-sanitizer >/dev/null || { note sanitizer "left out: compute-sanitizer was not found"; return; }
-  local tool test start status limit end=$((SECONDS + 100))
-  export LAZYLLM_TEST_RUNS=0.02
+  local tool test name given start status left limit waiting end=$((SECONDS + 100)) pending=()
+  if ! wanted micro && ! wanted ttft && ! wanted peers; then end=$((SECONDS + $(seconds_left))); fi
   for tool in memcheck racecheck initcheck; do
     for test in ${tests[@]+"${tests[@]}"}; do
-      start=$SECONDS
-      limit=$((end - start < 45 ? end - start : 45))
-      if ((limit < 3)); then note "$tool" "$test left out: 100 s for all of them were over"; continue; fi
-      run "$tool-$test" "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/$test"
-      status=$?
-      # Copies of whole buffers move rows that nothing has written yet, on purpose; kernels must not read such.
-      if ((status == 9)) && [[ $tool == initcheck ]] && ! grep -q '__global__ memory read' "$results/$tool-$test.log"; then
-        status=0
-      fi
-      note "$tool" "$test $(told "$status" $((SECONDS - start)))"
-      if ((status != 0 && status != 124 && status != 125)); then failed=1; show_end "$tool-$test"; fi
+      name=$results/$tool-$test
+      if [[ -e $name.passed ]]; then note "$tool" "$test was passed"; continue; fi
+      pending+=("$(cat "$name.stopped" 2>/dev/null || echo 0) $tool $test")
     done
+  done
+  ((${#pending[@]})) || return
+  mapfile -t pending < <(printf '%s\n' "${pending[@]}" | sort -s -n -k 1,1)  # those that had no turn yet first
+  waiting=${#pending[@]}
+  export LAZYLLM_TEST_RUNS=0.02
+  for name in "${pending[@]}"; do
+    read -r given tool test <<<"$name"
+    name=$tool-$test
+    start=$SECONDS
+    left=$((end - start))
+    limit=$((left / waiting > 5 ? left / waiting : 5))
+    waiting=$((waiting - 1))
+    if ((limit < 2 * given)); then limit=$((2 * given)); fi
+    if ((limit > left)); then limit=$left; fi
+    if ((limit < 3)); then note "$tool" "$test left out: the time for the sanitizers was over"; continue; fi
+    run "$name" "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/$test"
+    status=$?
+    # Copies of whole buffers move rows that nothing has written yet, on purpose; kernels must not read such.
+    if ((status == 9)) && [[ $tool == initcheck ]] && ! grep -q '__global__ memory read' "$results/$name.log"; then
+      status=0
+    fi
+    note "$tool" "$test $(told "$status" $((SECONDS - start)))"
+    case $status in
+      0) : >"$results/$name.passed" ;;
+      124) echo $((SECONDS - start)) >"$results/$name.stopped" ;;
+      125) ;;
+      *) failed=1; show_end "$name" ;;
+    esac
   done
   unset LAZYLLM_TEST_RUNS
 }
 
 built() { [[ " ${programs[*]-} " == *" $1 "* ]]; }
 
-# measured NAME LIMIT COMMAND...: runs a measurement that writes NAME.json, unless all of it is there.
+whole() { [[ $(tail -n 1 "$1" 2>/dev/null) == [\]\}] ]]; }
+missing_cases() { grep -o 'no time was left' "$1" | wc -l; }
+
+# keep_more FILE: undoes a run that measured fewer cases than the one before.
+keep_more() {
+  [[ -e $1.before ]] || return
+  if whole "$1" && (($(missing_cases "$1") <= $(missing_cases "$1.before"))); then
+    rm "$1.before"
+  else
+    mv "$1.before" "$1"
+  fi
+}
+
+# measured NAME LIMIT COMMAND...: runs a measurement that writes NAME.json, unless all of it is there. What a program
+# had written of it when it was stopped stays.
 measured() {
-  local name=$1 start=$SECONDS status
-  if [[ -s $results/$name.json ]] && ! grep -q 'no time was left' "$results/$name.json"; then
-    note "${name%%-*}" "$name was there"
-    return
+  local name=$1 start=$SECONDS status json=$results/$1.json
+  keep_more "$json"
+  if whole "$json"; then
+    if (($(missing_cases "$json") == 0)); then note "${name%%-*}" "$name was there"; return; fi
+    mv "$json" "$json.before"
   fi
   run "$name" "$2" "${@:3}"
   status=$?
   note "${name%%-*}" "$(told "$status" $((SECONDS - start))) $name"
-  if ((status != 0)); then rm -f "$results/$name.json"; fi
+  if ((status != 0)) && ! { ((status == 124)) && whole "$json"; }; then rm -f "$json"; fi
+  keep_more "$json"
   if ((status != 0 && status != 124 && status != 125)); then failed=1; show_end "$name"; fi
 }
 
@@ -253,12 +311,14 @@ ttft_cases=(
   "1.1b 4:0.3,11:0.5 1 4096 16384 2048 8192 32768"
   "1.1b paper 1 4096 16384"
   "1.1b 4:0.3,11:0.5 8 4096 2048 8192 16384"
+  "llama-3-8b 6:0.3,16:0.5 8 16384 32768"
+  "1.1b 4:0.3,11:0.5 8 32768"
 )
 
+# run_ttft FIRST COUNT: COUNT of the cases, from number FIRST.
 run_ttft() {
-  built ttft_bench || { note ttft "left out: ttft_bench was not built, its packages were not found"; return; }
   local case shape schedule batch prompts name left
-  for case in "${ttft_cases[@]}"; do
+  for case in "${ttft_cases[@]:$1:$2}"; do
     read -r shape schedule batch prompts <<<"$case"
     name=ttft-$shape-${schedule//[:,]/_}-$batch-${prompts// /_}
     left=$(seconds_left)
@@ -285,13 +345,19 @@ run_peers() {
 wanted() { [[ ,$parts, == *,$1,* ]]; }
 
 if [[ -z $gpu ]]; then
-  note device "no CUDA device: built only"
+  note device "$no_gpu: built only"
 else
   if wanted tests; then run_tests; fi
+  # What the bars need first.
+  if wanted ttft && ! built ttft_bench; then
+    note ttft "left out: ttft_bench was not built, its packages were not found"
+    parts=${parts//ttft/}
+  fi
+  if wanted ttft; then run_ttft 0 2; fi
+  if wanted peers; then run_peers llama-2-7b; fi
   if wanted sanitizer; then run_sanitizer; fi
   if wanted micro; then run_micro; fi
-  if wanted peers; then run_peers llama-2-7b; fi  # a bar needs it
-  if wanted ttft; then run_ttft; fi
+  if wanted ttft; then run_ttft 2 "${#ttft_cases[@]}"; fi
   if wanted peers; then run_peers llama-3-8b 1.1b; fi
 fi
 
@@ -300,7 +366,7 @@ tables() {
   local kind=$1
   shift
   (($#)) || return 0
-  if [[ -n $document ]]; then
+  if [[ -n $document ]] && { [[ $kind != cuda ]] || grep -q '"lazy_ms"' "$@"; }; then
     python3 "$root/bench/make_tables.py" "$kind" "$@" "$document" --command "bash bench/cuda/run.sh" \
       --context "$(cat "$results/context.txt")" || failed=1
   fi
@@ -309,7 +375,6 @@ tables() {
 
 echo
 printf '%s\n' "${summary[@]}"
-shopt -s nullglob
 measurements=("$results"/ttft-*.json "$results"/peers-*.json)
 if command -v python3 >/dev/null; then
   [[ -s $results/micro.json ]] && tables cuda-micro "$results/micro.json"

@@ -7,6 +7,7 @@ Every prompt length is run with every batch size. Needs PyTorch and transformers
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -52,9 +53,13 @@ def make_model(torch, transformers, options):
         intermediate_size=ffn_width, vocab_size=vocab, max_position_embeddings=longest, tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta})
     torch.manual_seed(1)
-    with torch.device(options.device):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, DTYPES[options.dtype]), attn_implementation="sdpa")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, DTYPES[options.dtype]))  # versions differ in the name of the argument for it
+    try:
+        with torch.device(options.device):
+            model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    finally:
+        torch.set_default_dtype(before)
     return model.eval()
 
 
@@ -84,6 +89,16 @@ def measure(torch, model, options, prompt, batch):
     return {"dense_ms": statistics.median(times), "fastest_ms": min(times)}
 
 
+def write(path, results):
+    """Writes all of the file or leaves the one before."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(json.dumps(results, indent=2) + "\n")
+        os.replace(part, path)
+    except OSError as error:
+        sys.exit(f"transformers_ttft.py: {error}")
+
+
 def main():
     options = parse_arguments()
     try:
@@ -102,32 +117,35 @@ def main():
 
     start = time.monotonic()
     results = []
+    for prompt in options.prompt:
+        for batch in options.batch:
+            case = {"peer": "transformers", "version": transformers.__version__, "torch": torch.__version__,
+                    "device": kind, "shape": options.shape, "dtype": options.dtype, "prompt_tokens": prompt,
+                    "batch": batch}
+            if kind == "cuda":
+                case["gpu"] = torch.cuda.get_device_name(options.device)
+            results.append(case | {"left_out": "no time was left"})
+
+    def save():  # after each case, for a run that is stopped
+        if options.json is not None:
+            write(options.json, results)
+
+    save()
     with torch.inference_mode():
         model = make_model(torch, transformers, options)
-        for prompt in options.prompt:
-            for batch in options.batch:
-                case = {"peer": "transformers", "version": transformers.__version__, "torch": torch.__version__,
-                        "attention": model.config._attn_implementation, "device": kind,
-                        "shape": options.shape, "dtype": options.dtype, "prompt_tokens": prompt, "batch": batch}
-                if kind == "cuda":
-                    case["gpu"] = torch.cuda.get_device_name(options.device)
-                if options.seconds is not None and time.monotonic() - start > options.seconds:
-                    case["left_out"] = f"no time was left of {options.seconds:.0f} s"
-                else:
-                    try:
-                        case |= measure(torch, model, options, prompt, batch)
-                    except torch.OutOfMemoryError:
-                        torch.cuda.empty_cache()
-                        case["left_out"] = "not enough device memory"
-                results.append(case)
-    text = json.dumps(results, indent=2) + "\n"
+        for case in results:
+            if options.seconds is not None and time.monotonic() - start > options.seconds:
+                break
+            try:
+                figures = measure(torch, model, options, case["prompt_tokens"], case["batch"])
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                figures = {"left_out": "not enough device memory"}
+            del case["left_out"]
+            case |= figures | {"attention": model.config._attn_implementation}
+            save()
     if options.json is None:
-        sys.stdout.write(text)
-        return
-    try:
-        options.json.write_text(text)
-    except OSError as error:
-        sys.exit(f"transformers_ttft.py: {error}")
+        sys.stdout.write(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,20 +2,23 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/peers")]
 sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
+import transformers_ttft  # noqa: E402
 
 
 def case(**fields):
@@ -43,7 +46,7 @@ class Folder(unittest.TestCase):
 
     def written(self, entries, name="results.json"):
         path = self.folder / name
-        path.write_text(json.dumps(entries))
+        path.write_text(json.dumps(entries, indent=2) + "\n")
         return path
 
 
@@ -127,7 +130,7 @@ class Tables(Folder):
         self.assertIn("CUB alone µs", text)
 
 
-# Stand-ins. `device` prints what DEVICE says, ttft_bench and the peer write what a results folder would have.
+# Stand-ins. `device` prints what DEVICE says, programs that measure write what a results folder would have.
 TOOLS = {
     "nvcc": """
 if [[ $1 == --version ]]; then echo "Cuda compilation tools, release 13.0, V13.0"; exit; fi
@@ -152,12 +155,33 @@ exit "${CTEST_STATUS:-0}"
 """,
     "compute-sanitizer": """
 echo "compute-sanitizer $*" >>"$CALLS"
+[[ $* != ${HANGS:-} ]] || exec sleep 60
+[[ $* != ${STOPPED:-} ]] || exit 124
+[[ $* != ${WRONG:-} ]] || exit 9
+""",
+    "git": """
+case " $* " in
+  *" rev-parse "*) echo "${COMMIT:-abc1234}" ;;
+  *" diff "*) exit "${CHANGED:-0}" ;;
+esac
+""",
+    "python": """
+[[ -n ${TORCH:-} ]] || { echo no torch here >&2; exit 1; }
+[[ $1 != -c ]] || exit 0
+echo "peers $*" >>"$CALLS"
+while (($#)); do [[ $1 != --json ]] || cp "$PEERS" "$2"; shift; done
 """,
 }
-TTFT = """
+PROGRAMS = {
+    "ttft_bench": """
 echo "ttft_bench $*" >>"$CALLS"
 while (($#)); do [[ $1 != --json ]] || cp "$CASES" "$2"; shift; done
-"""
+exit "${TTFT_STATUS:-0}"
+""",
+    "lazyllm_cuda_micro_bench": """
+echo "micro $*" >>"$CALLS"
+""",
+}
 
 
 class Run(Folder):
@@ -168,29 +192,34 @@ class Run(Folder):
         tools = self.folder / "tools"
         (self.folder / "build/bin").mkdir(parents=True)
         tools.mkdir()
-        for path, text in [(tools / name, text) for name, text in TOOLS.items()] + [
-                (self.folder / "build/bin/ttft_bench", TTFT)]:
-            path.write_text("#!/usr/bin/env bash\n" + text.lstrip())
-            path.chmod(0o755)
-        (tools / "python").write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
-        (tools / "python").chmod(0o755)
+        for folder, programs in [(tools, TOOLS), (self.folder / "build/bin", PROGRAMS)]:
+            for name, text in programs.items():
+                (folder / name).write_text("#!/usr/bin/env bash\n" + text.lstrip())
+                (folder / name).chmod(0o755)
+        self.results = self.folder / "build/results"
         self.environment = os.environ | {
             "PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(self.folder / "calls"), "DEVICE": "",
             "TARGETS": self.targets, "CASES": str(self.written([case(), case(prompt_tokens=16384)], "cases.json")),
-            "PYTHON": str(tools / "python")}
+            "PEERS": str(self.written([peer()], "peers.json")), "PYTHON": str(tools / "python")}
 
-    def run_script(self, *arguments, **environment):
-        done = subprocess.run(["bash", ROOT / "bench/cuda/run.sh", "--build", self.folder / "build", *arguments],
-                              env=self.environment | environment, capture_output=True, text=True, check=False)
+    def run_script(self, *arguments, script=ROOT / "bench/cuda/run.sh", **environment):
+        """Runs it; `calls` are those of this run."""
         calls = self.folder / "calls"
+        calls.unlink(missing_ok=True)
+        done = subprocess.run(["bash", script, "--build", self.folder / "build", *arguments],
+                              env=self.environment | environment, capture_output=True, text=True, check=False)
         self.calls = calls.read_text() if calls.exists() else ""
         return done
+
+    def run_on_device(self, *arguments, **environment):
+        return self.run_script(*arguments, **({"DEVICE": "Made-up GPU|90"} | environment))
 
     def test_without_a_device_builds_only(self):
         done = self.run_script()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("no CUDA device: built only", done.stdout)
+        self.assertIn("no CUDA device: no device: built only", done.stdout)  # with the reason
         self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=80;90", self.calls)
+        self.assertIn("-DLAZYLLM_WERROR=OFF", self.calls)
         self.assertIn("--target test_cuda test_cuda_properties test_llama_cuda ttft_bench -- -k\n", self.calls)
         self.assertNotIn("ctest", self.calls)
 
@@ -212,13 +241,139 @@ class Run(Folder):
         self.assertEqual((self.folder / "build/results/context.txt").read_text().split(";")[0], "Made-up GPU")
 
     def test_measures_again_only_what_there_was_no_time_for(self):
-        self.run_script("--parts", "ttft", DEVICE="Made-up GPU|90")
-        first = self.calls.count("ttft_bench --device cuda")
-        results = sorted((self.folder / "build/results").glob("ttft-*.json"))
-        self.assertEqual(first, len(results))
-        results[0].write_text(json.dumps([case() | {"left_out": "no time was left of 60 s"}]))
-        self.run_script("--parts", "ttft", DEVICE="Made-up GPU|90")
-        self.assertEqual(self.calls.count("ttft_bench --device cuda"), first + 1)
+        self.run_on_device("--parts", "ttft")
+        results = sorted(self.results.glob("ttft-*.json"))
+        self.assertEqual(self.calls.count("ttft_bench --device cuda"), len(results))
+        self.written([case() | {"left_out": "no time was left"}], results[0])
+        self.run_on_device("--parts", "ttft")
+        self.assertEqual(self.calls.count("ttft_bench --device cuda"), 1)
+
+    def test_keeps_what_a_stopped_program_had_measured(self):
+        def missing():
+            return [sum("left_out" in entry for entry in json.loads(path.read_text()))
+                    for path in sorted(self.results.glob("ttft-*.json"))]
+
+        left_out = {"left_out": "no time was left"}
+        all_left = str(self.written([case() | left_out, case() | left_out], "all_left.json"))
+        one_left = str(self.written([case(), case() | left_out], "one_left.json"))
+        self.run_on_device("--parts", "ttft", TTFT_STATUS="124", CASES=one_left)
+        count = len(missing())
+        self.assertEqual(missing(), [1] * count)
+        for status in ("124", "0", "1"):  # a later run that did less, or failed, costs nothing
+            done = self.run_on_device("--parts", "ttft", TTFT_STATUS=status, CASES=all_left)
+            self.assertEqual(self.calls.count("ttft_bench --device cuda"), count)
+            self.assertEqual(missing(), [1] * count)
+            self.assertEqual(done.returncode, int(status == "1"))
+        self.run_on_device("--parts", "ttft")
+        self.assertEqual(missing(), [0] * count)
+        self.assertFalse(list(self.results.glob("*.before")))
+
+    def test_removes_what_a_stopped_program_had_not_ended(self):
+        half = self.folder / "half.json"
+        half.write_text(json.dumps([case()], indent=2)[:-2])
+        done = self.run_on_device("--parts", "ttft", TTFT_STATUS="124", CASES=str(half))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertFalse(list(self.results.glob("*.json")))
+
+    def test_a_run_that_measured_nothing_leaves_the_document(self):
+        document = self.folder / "document.md"
+        document.write_text("<!-- cuda begin -->\nold\n<!-- cuda end -->\n")
+        places = ("device", "gpu", "shape", "dtype", "schedule", "prompt_tokens", "batch")
+        left_out = self.written([{key: case()[key] for key in places} | {"left_out": "no time was left"}], "left.json")
+        done = self.run_on_device("--parts", "ttft", "--document", document, CASES=str(left_out))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("old", document.read_text())
+
+    def test_refuses_results_of_another_gpu_or_commit(self):
+        self.run_on_device("--parts", "ttft")
+        context = self.results / "context.txt"
+        first = context.read_text().rsplit(";", 1)[0] + "; 2001-01-01\n"
+        context.write_text(first)
+        self.assertEqual(self.run_on_device("--parts", "ttft").returncode, 0)  # on another day
+        self.assertEqual(context.read_text(), first)
+        for other in ({"COMMIT": "def5678"}, {"DEVICE": "Other GPU|90"}, {"CHANGED": "1"}):
+            done = self.run_on_device("--parts", "ttft", **other)
+            self.assertEqual(done.returncode, 1, other)
+            self.assertIn("holds results of Made-up GPU; CUDA 13.0; commit abc1234, and this is "
+                          f"{other.get('DEVICE', 'Made-up GPU|').split('|')[0]}; CUDA 13.0; commit "
+                          f"{other.get('COMMIT', 'abc1234')}", done.stderr)
+            self.assertIn("give another --results, or remove them", done.stderr)
+            self.assertEqual(self.calls, "")  # before anything is built
+            self.assertEqual(context.read_text(), first)
+        done = self.run_on_device("--parts", "ttft", "--results", self.folder / "other", COMMIT="def5678")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for path in self.results.glob("*.json"):
+            path.unlink()
+        self.assertEqual(self.run_on_device("--parts", "sanitizer", COMMIT="def5678").returncode, 0)
+        self.assertIn("commit def5678", context.read_text())
+        self.assertEqual(self.run_on_device("--parts", "sanitizer").returncode, 1)  # what passed is a result too
+
+    def test_refuses_results_of_other_changes(self):
+        script = self.folder / "repository/bench/cuda/run.sh"
+        script.parent.mkdir(parents=True)
+        script.write_text((ROOT / "bench/cuda/run.sh").read_text())
+        source = self.folder / "repository/include/source.hpp"
+        source.parent.mkdir()
+        statuses = []
+        for text in ("one", "one", "two"):
+            source.write_text(text)
+            statuses.append(self.run_on_device("--parts", "sanitizer", script=script, CHANGED="1").returncode)
+        self.assertEqual(statuses, [0, 0, 1])
+
+    def test_measures_what_the_bars_need_first(self):
+        targets = self.targets + " lazyllm_cuda_micro_bench"
+        done = self.run_on_device(TARGETS=targets, TORCH="1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        programs = [line.split()[0] for line in self.calls.splitlines() if not line.startswith("cmake")]
+        order = [(program, len(list(group))) for program, group in itertools.groupby(programs)]
+        rest = self.calls.count("ttft_bench --device cuda") - 2
+        self.assertEqual(order, [("ctest", 1), ("ttft_bench", 2), ("peers", 1), ("compute-sanitizer", 9), ("micro", 1),
+                                 ("ttft_bench", rest), ("peers", 2)])
+        for line in self.calls.split("compute-sanitizer")[0].splitlines():
+            if line.startswith(("ttft_bench", "peers")):
+                self.assertIn("--shape llama-2-7b", line)
+
+    def test_asks_for_all_shapes_lengths_and_batches_that_can_fit(self):
+        self.run_on_device("--parts", "ttft")
+        asked = set()
+        for line in self.calls.splitlines():
+            if line.startswith("ttft_bench"):
+                words = line.split()
+                shape, batch = (words[words.index(option) + 1] for option in ("--shape", "--batch"))
+                prompts = words[words.index("--prompt") + 1:words.index("--dtype")]
+                asked |= {(shape, batch, prompt) for prompt in prompts}
+        every = set(itertools.product(("llama-2-7b", "llama-3-8b", "1.1b"), "18",
+                                      ("2048", "4096", "8192", "16384", "32768")))
+        self.assertEqual(every - asked, {("llama-2-7b", "8", "16384"), ("llama-2-7b", "8", "32768")})
+
+    def test_sanitizers_go_on_with_what_has_not_passed(self):
+        sanitize = ("--parts", "sanitizer")
+        done = self.run_on_device(*sanitize, STOPPED="*memcheck*/test_cuda", WRONG="*racecheck*/test_llama_cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("memcheck     test_cuda stopped after 0 s", done.stdout)
+        self.assertIn("racecheck    test_llama_cuda FAILED", done.stdout)
+        done = self.run_on_device(*sanitize)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.calls.count("compute-sanitizer"), 2)
+        self.assertIn("memcheck     test_cuda_properties was passed", done.stdout)
+        self.assertIn("racecheck    test_llama_cuda done in", done.stdout)
+        self.run_on_device(*sanitize)
+        self.assertNotIn("compute-sanitizer", self.calls)
+
+    def test_sanitizers_share_the_time(self):
+        hanging = {"HANGS": "*memcheck*", "TARGETS": "test_cuda"}
+        done = self.run_on_device("--parts", "sanitizer", "--seconds", "22", **hanging)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, "memcheck     test_cuda stopped after [56] s")  # of 17
+        self.assertIn("initcheck    test_cuda done", done.stdout)
+        # What was stopped comes after what had no turn, and gets twice the time, more than its share.
+        for path in self.results.glob("*check*"):
+            path.unlink()
+        for tool, seconds in (("memcheck", "4"), ("racecheck", "5")):
+            (self.results / f"{tool}-test_cuda.stopped").write_text(seconds)
+        done = self.run_on_device("--parts", "sanitizer", "--seconds", "15", **hanging)
+        self.assertRegex(done.stdout, "(?s)initcheck    test_cuda done.*memcheck     test_cuda stopped after [789] s"
+                                      ".*racecheck    test_cuda (done|left out)")
 
     def test_without_time_fails_and_says_so(self):
         done = self.run_script("--seconds", "1", DEVICE="Made-up GPU|90")
@@ -258,7 +413,7 @@ class Run(Folder):
         self.assertIn("--results DIR", self.run_script("--help").stdout)
 
 
-class Peer(unittest.TestCase):
+class Peer(Folder):
     def run_script(self, *arguments):
         return subprocess.run([sys.executable, ROOT / "bench/peers/transformers_ttft.py", *arguments],
                               capture_output=True, text=True, check=False)
@@ -267,6 +422,48 @@ class Peer(unittest.TestCase):
         self.assertIn("--batch: 0 is out of range", self.run_script("--batch", "0").stderr)
         self.assertIn("--shape", self.run_script("--shape", "tinier").stderr)
         self.assertIn("prefill of Hugging Face transformers", self.run_script("--help").stdout)
+
+    def test_the_type_needs_no_argument_of_one_version(self):
+        torch = mock.MagicMock(bfloat16="bf16")
+        defaults = ["f32"]
+        torch.get_default_dtype = lambda: defaults[-1]
+        torch.set_default_dtype = defaults.append
+        transformers = mock.MagicMock()
+
+        def from_config(config, *, attn_implementation):
+            self.assertEqual((attn_implementation, defaults[-1]), ("sdpa", "bf16"))
+            return mock.MagicMock()
+
+        transformers.AutoModelForCausalLM.from_config = from_config
+        transformers_ttft.make_model(torch, transformers,
+                                     types.SimpleNamespace(shape="tiny", prompt=[8], device="cpu", dtype="bf16"))
+        self.assertEqual(defaults, ["f32", "bf16", "f32"])
+
+    def test_writes_after_each_case_what_there_is(self):
+        torch = mock.MagicMock(__version__="2.9", OutOfMemoryError=MemoryError)
+        torch.device.return_value.type = "cpu"
+        transformers = mock.MagicMock(__version__="5.0")
+        path = self.folder / "peers.json"
+        no_time = {"left_out": "no time was left"}
+        figures = [{"dense_ms": 2.0}, {"left_out": "not enough device memory"}]
+        seen = []
+
+        def measure(*_):
+            """One that is measured, one without memory, and one in which the program is stopped."""
+            seen.append([{key: entry[key] for key in ("dense_ms", "left_out") if key in entry}
+                         for entry in json.loads(path.read_text())])
+            if len(seen) == 1:
+                return figures[0]
+            raise MemoryError if len(seen) == 2 else KeyboardInterrupt
+
+        arguments = ["transformers_ttft.py", "--shape", "tiny", "--prompt", "1", "2", "3", "--json", str(path)]
+        with mock.patch.dict(sys.modules, torch=torch, transformers=transformers), mock.patch("sys.argv", arguments), \
+                mock.patch.object(transformers_ttft, "make_model") as model, \
+                mock.patch.object(transformers_ttft, "measure", measure), self.assertRaises(KeyboardInterrupt):
+            model.return_value.config._attn_implementation = "sdpa"
+            transformers_ttft.main()
+        self.assertEqual(seen, [[no_time] * 3, [figures[0], no_time, no_time], [*figures, no_time]])
+        self.assertEqual(list(self.folder.iterdir()), [path])
 
 
 if __name__ == "__main__":
