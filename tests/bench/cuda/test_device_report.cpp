@@ -1,6 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "bench/examples/llama/model/device_report.hpp"
+#include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 namespace {
@@ -52,6 +57,52 @@ TEST_CASE("a device report without decode steps has no figures of them") {
   const auto report = llama::report({.prompt = 6, .batch = 2, .generate = 1, .repeats = 3}, times, 1000);
   CHECK(report.contains("speedup"));
   CHECK_FALSE(report.contains("decode_ratio"));
+}
+
+using Json = nlohmann::ordered_json;
+
+Json cases() { return Json::array({{{"prompt_tokens", 1}}, {{"prompt_tokens", 2}}, {{"prompt_tokens", 3}}}); }
+
+std::vector<std::string> left_out(const Json& cases) {
+  std::vector<std::string> reasons;
+  for (const Json& entry : cases) reasons.push_back(entry.value("left_out", ""));
+  return reasons;
+}
+
+TEST_CASE("cases of a device are saved before the first and after each, those that are not measured as left out") {
+  const std::string no_time = "no time was left";
+  int measured = 0;
+  std::vector<Json> saved;
+  const auto save = [&](const Json& all) { saved.push_back(all); };
+  const auto measure = [&](std::size_t i) {
+    if (i == 1) throw cuda_error("cudaMalloc: out of memory");
+    ++measured;
+    return Json{{"dense_ms", 10 * i}};
+  };
+  SUBCASE("with time for all, and no memory for one") {
+    const Json all = measure_cases(
+        cases(), [] { return true; }, measure, save);
+    const std::string no_memory = "cudaMalloc: out of memory";
+    REQUIRE(saved.size() == 4);
+    CHECK(left_out(saved[0]) == std::vector{no_time, no_time, no_time});
+    CHECK(left_out(saved[1]) == std::vector<std::string>{"", no_time, no_time});
+    CHECK(left_out(saved[2]) == std::vector<std::string>{"", no_memory, no_time});
+    CHECK(left_out(saved[3]) == std::vector<std::string>{"", no_memory, ""});
+    CHECK(all == saved[3]);
+    CHECK(all[2] == Json{{"prompt_tokens", 3}, {"dense_ms", 20}});
+  }
+  SUBCASE("with time for one") {
+    const Json all = measure_cases(
+        cases(), [&] { return measured == 0; }, measure, save);
+    CHECK(left_out(all) == std::vector<std::string>{"", no_time, no_time});
+  }
+  SUBCASE("another error passes") {
+    const auto fail = [](std::size_t) -> Json { throw cuda_error("an illegal memory access"); };
+    CHECK_THROWS_AS(measure_cases(
+                        cases(), [] { return true; }, fail, save),
+                    cuda_error);
+    CHECK(saved.size() == 1);
+  }
 }
 
 }  // namespace

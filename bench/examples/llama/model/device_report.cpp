@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+
+#include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 namespace {
@@ -71,6 +74,25 @@ nlohmann::ordered_json report(const DeviceCase& what, const DeviceTimes& times, 
        {"decode_floor_ms", (static_cast<double>(weight_bytes) + key_value_bytes) / times.floor.copy_rate * 1e3},
        {"revived_per_step", times.revived_per_step}});
   return report;
+}
+
+nlohmann::ordered_json measure_cases(nlohmann::ordered_json cases, const std::function<bool()>& time_left,
+                                     const std::function<nlohmann::ordered_json(std::size_t)>& measure,
+                                     const std::function<void(const nlohmann::ordered_json&)>& save) {
+  for (auto& entry : cases) entry["left_out"] = "no time was left";
+  save(cases);
+  for (std::size_t i = 0; i < cases.size() && time_left(); ++i) {
+    try {
+      const nlohmann::ordered_json figures = measure(i);
+      cases[i].erase("left_out");
+      cases[i].update(figures);
+    } catch (const cuda_error& error) {
+      if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) throw;
+      cases[i]["left_out"] = error.what();
+    }
+    save(cases);
+  }
+  return cases;
 }
 
 }  // namespace lazyllm::llama

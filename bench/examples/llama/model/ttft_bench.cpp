@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "bench/examples/llama/model/gemm_rate.hpp"
@@ -147,50 +147,47 @@ nlohmann::ordered_json run(const Options& options) {
        })}};
 }
 
+using Save = std::function<void(const nlohmann::ordered_json&)>;
+
 #ifdef LAZYLLM_HAS_CUDA
-/// Of every prompt length with every batch size; a case for which there is no time or no memory says so.
-nlohmann::ordered_json run_on_device(const Options& options) {
+/// Of every prompt length with every batch size; see `measure_cases`.
+nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   if (options.dtype != "bf16") detail::fail("--dtype ", options.dtype, ": on a CUDA device it is bf16");
   const Clock::time_point start = Clock::now();
   const std::string gpu = device_name();
   const ModelConfig config = shape_named(options.shape);
-  DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
   const auto pruner = make_pruner(options.pruning, config.layers);
-  nlohmann::ordered_json reports = nlohmann::ordered_json::array();
+  std::vector<DeviceCase> cases;
+  nlohmann::ordered_json entries = nlohmann::ordered_json::array();
   for (const Index prompt : options.prompts) {
     for (const Index batch : options.batches) {
-      const DeviceCase what{prompt, batch, std::min(options.generate, prompt), options.repeats};
-      nlohmann::ordered_json result{{"device", options.device},
-                                    {"gpu", gpu},
-                                    {"shape", options.shape},
-                                    {"dtype", options.dtype},
-                                    {"schedule", options.pruning.schedule},
-                                    {"prompt_tokens", prompt},
-                                    {"batch", batch}};
-      if (std::chrono::duration<double>(Clock::now() - start).count() > options.seconds) {
-        result["left_out"] = fmt::format("no time was left of {:.0f} s", options.seconds);
-      } else {
-        try {
-          result.update(report(what, bench.measure(what, pruner), bench.weight_bytes()));
-        } catch (const cuda_error& error) {
-          if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) throw;
-          result["left_out"] = error.what();
-        }
-      }
-      reports.push_back(std::move(result));
+      cases.push_back({prompt, batch, std::min(options.generate, prompt), options.repeats});
+      entries.push_back({{"device", options.device},
+                         {"gpu", gpu},
+                         {"shape", options.shape},
+                         {"dtype", options.dtype},
+                         {"schedule", options.pruning.schedule},
+                         {"prompt_tokens", prompt},
+                         {"batch", batch}});
     }
   }
-  return reports;
+  std::optional<DeviceBench> bench;
+  const auto time_left = [&] { return std::chrono::duration<double>(Clock::now() - start).count() <= options.seconds; };
+  const auto measure_one = [&](std::size_t i) {
+    if (!bench) bench.emplace(config, random_weights<Eigen::bfloat16>(config));
+    return report(cases[i], bench->measure(cases[i], pruner), bench->weight_bytes());
+  };
+  return measure_cases(std::move(entries), time_left, measure_one, save);
 }
 #endif
 
-nlohmann::ordered_json run(const Options& options) {
+nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& save) {
   if (options.device == "cpu") {
     check_for_cpu(options);
     return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options);
   }
 #ifdef LAZYLLM_HAS_CUDA
-  return run_on_device(options);
+  return run_on_device(options, save);
 #else
   detail::fail("--device ", options.device,
                ": this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
@@ -231,17 +228,20 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds,
                  "start no new case after so many seconds, and name those left out; on a CUDA device")
       ->check(CLI::PositiveNumber);
-  app.add_option("--json", options.json, "write the figures to this file instead of the standard output");
+  app.add_option("--json", options.json,
+                 "write the figures to this file instead of the standard output; on a CUDA device after each case");
   CLI11_PARSE(app, argc, argv);
   try {
     std::optional<OutputFile> file;
     if (!options.json.empty()) file.emplace(options.json);
-    const auto report = run(options);
-    if (file) {
+    const auto save = [&](const nlohmann::ordered_json& report) {
+      if (!file) return;
       file->commit(report.dump(2) + "\n");
-    } else {
-      fmt::print("{}\n", report.dump(2));
-    }
+      file.emplace(options.json);  // for the next time
+    };
+    const auto report = run(options, save);
+    save(report);
+    if (!file) fmt::print("{}\n", report.dump(2));
   } catch (const std::exception& error) {
     fmt::print(stderr, "ttft_bench: {}\n", error.what());
     return 1;
