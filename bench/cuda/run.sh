@@ -16,8 +16,8 @@
 #
 # Parts whose packages are missing are left out and named: Google Benchmark (micro), CLI11, fmt or nlohmann-json (ttft),
 # doctest (tests), PyTorch or transformers (peers). Fails if the build, a test, also under a sanitizer, or a measurement
-# fails, or if the build or the tests did not finish. What else was stopped or left out is no failure but is named at the end; the
-# same command goes on with that, and runs the tests again.
+# fails, or if the build or the tests did not finish. What else was stopped or left out is no failure but is named at
+# the end; the same command goes on with that, and runs the tests again.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
