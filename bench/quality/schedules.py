@@ -29,7 +29,7 @@ def text_of(schedule):
 
 
 def paper(layers):
-    """The paper's layers for a model of `layers` layers, as `lazyllm::PaperSchedule`."""
+    """The paper's layers for a model of `layers` layers, as `lazyllm::PaperPolicy`."""
     return tuple((layer, 0.7) for layer in sorted({3 * layers // 10, 6 * layers // 10, 9 * layers // 10} - {0}))
 
 

@@ -17,7 +17,8 @@
 namespace lazyllm {
 
 /// Where the keys of one sequence lie in one layer: trivially copyable, so that it can be handed to a device kernel.
-/// `ContiguousKeys` and `PagedKeys` are two.
+/// `key` points to the elements of one head, one after the other; on CUDA they have the size of the query's. An engine
+/// whose cache is laid out otherwise, or quantised, exposes scores. `ContiguousKeys` and `PagedKeys` are two.
 template <class K>
 concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Position position, Index head) {
   typename K::value_type;
@@ -26,10 +27,10 @@ concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Pos
 };
 
 /// Required: the engine's attention block of one layer. `attend` reads `hidden` `[plan.rows() x width]`, computes Q, K
-/// and V with RoPE at `plan.positions()`, writes K/V of these positions, attends over `plan.keys()` under the mask, and
-/// adds the projected result to `hidden` in place. It must not read K/V of positions outside `plan.keys()`: that is
-/// uninitialised memory. Where `plan.last_rows_only()`, only the last row of each sequence needs its attention and
-/// result.
+/// and V with RoPE at `plan.positions()`, writes K/V of these positions, which may be of earlier steps, attends over
+/// `plan.keys()` under the mask, and adds the projected result to `hidden` in place. It must not read K/V of positions
+/// outside `plan.keys()`: that is uninitialised memory. Where `plan.last_rows_only()`, only the last row of each
+/// sequence needs its attention and result.
 template <class A, class Context, class T>
 concept Attention = requires(A& block, Context& context, const LayerPlan& plan) {
   block.attend(context, plan, Rows<T>());
@@ -64,7 +65,8 @@ concept ExposesScores = requires(A& block, Context& context, const LayerPlan& pl
 
 /// What ranks tokens, `AttentionScore` or a type like it. `write(context, block, plan, requests)`, a static template,
 /// is called after a layer's attention with a `ScoreRequest` for each sequence that needs scores and fills their
-/// `scores` `[keys of the sequence]`. `over_layers` asks for scores of every layer and for their sum, `pooling` for the
+/// `scores` `[keys of the sequence]`; with tensor parallelism that is where the heads of all ranks are put together, so
+/// that all keep the same tokens. `over_layers` asks for scores of every layer and for their sum, `pooling` for the
 /// maximum over so many neighbours; `check` throws for options out of range.
 template <class S>
 concept TokenScore = requires(const S& score) {

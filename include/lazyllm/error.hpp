@@ -6,7 +6,8 @@
 
 namespace lazyllm {
 
-/// Thrown when an argument is outside its allowed range. The message names the value, the place and the range.
+/// Thrown when an argument is outside its allowed range, or a call comes at the wrong time. The message names the
+/// value, the place and the range.
 class invalid_argument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;

@@ -26,7 +26,6 @@
 #include "lazyllm/policy/policies.hpp"
 #include "lazyllm/policy/preset.hpp"
 #include "lazyllm/policy/schedule.hpp"
-#include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
 #include "lazyllm/policy/wrappers.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"

@@ -292,7 +292,7 @@ void selects_by_drawn_and_pooled_scores(unsigned rounds = 60) {
       if (random() % 2 == 0) {
         problem.selection.random_seed = random();
         for (std::size_t k = 0; k < problem.active.size(); ++k) {
-          problem.scores[k] = random_score(*problem.selection.random_seed, problem.active[k]);
+          problem.scores[k] = lazyllm::detail::random_score(*problem.selection.random_seed, problem.active[k]);
         }
       } else {
         problem.scores = pooled(problem.scores, pooling);

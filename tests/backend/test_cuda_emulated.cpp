@@ -155,6 +155,12 @@ TEST_CASE("cuda: rows stay on the stream that they began on") {
   pool->acquire(context, rows);
   CHECK_THROWS_AS(pool->acquire(other, rows), invalid_argument);
   CHECK(pool->rows_in_use() == 2);
+  // Taking no rows is what a step does that only revives.
+  CHECK_THROWS_AS(pool->acquire(other, {}), invalid_argument);
+  cuda::DenseStorage<float> dense(3);
+  dense.acquire(context, std::vector<Position>{0, 1}, rows);
+  CHECK_THROWS_AS(dense.acquire(other, {}, {}), invalid_argument);
+  CHECK_NOTHROW(dense.acquire(context, {}, {}));
 }
 
 TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") {

@@ -128,8 +128,8 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
     CHECK(std::ranges::equal(plan.row_indptr(), row_indptr));
     CHECK(std::ranges::equal(plan.key_indptr(), key_indptr));
     CHECK(plan.rows() == std::ssize(all_rows));
-    CHECK(filled.rows() == std::ssize(all_rows));
-    CHECK(filled.keys() == std::ssize(all_keys));
+    CHECK(filled.row_count() == std::ssize(all_rows));
+    CHECK(filled.key_count() == std::ssize(all_keys));
   }
 }
 

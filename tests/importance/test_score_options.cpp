@@ -86,7 +86,7 @@ TEST_CASE("random scores: in [0, 1), different for each position and seed, sprea
   bool in_range = true;
   for (const std::uint64_t seed : {0ULL, 1ULL, 77ULL}) {
     for (Position p = 0; p < 1000; ++p) {
-      const float score = random_score(seed, p);
+      const float score = lazyllm::detail::random_score(seed, p);
       in_range &= score >= 0 && score < 1;
       seen.insert(score);
       sum += score;
@@ -95,7 +95,7 @@ TEST_CASE("random scores: in [0, 1), different for each position and seed, sprea
   CHECK(in_range);
   CHECK(seen.size() > 2990);
   CHECK(sum / 3000 == doctest::Approx(0.5).epsilon(0.05));
-  CHECK(random_score(7, 3) == random_score(7, 3));
+  CHECK(lazyllm::detail::random_score(7, 3) == lazyllm::detail::random_score(7, 3));
 }
 
 TEST_CASE("score options out of range are refused by name") {
@@ -186,6 +186,43 @@ TEST_CASE("AttentionScore: a block's own scores are taken as they are, and canno
       "lazyllm: AttentionScore: last_queries 3 is out of range: 1 for an attention block that computes "
       "its own scores",
       invalid_argument);
+}
+
+namespace {
+
+/// An engine's own score that goes on from the library's, as where heads are spread over ranks.
+struct OfTwoRanks : AttentionScore {
+  template <class Context, class Block>
+  static void write(Context& context, Block& block, const LayerPlan& plan,
+                    std::span<ScoreRequest<OfTwoRanks>> requests) {
+    AttentionScore::write(context, block, plan, requests);
+    for (const auto& request : requests) {
+      for (float& score : request.scores) score *= 2;
+    }
+  }
+};
+static_assert(TokenScore<OfTwoRanks>);
+
+}  // namespace
+
+TEST_CASE("AttentionScore: a score that derives from it goes on from its scores") {
+  const TinyModel model({.layers = 2}, 2);
+  TinyCache<float> cache(model.shape(), 6);
+  const TinyBatch<float> batch{&cache};
+  PlanBuffers buffers;
+  buffers.start(0, 6);
+  const LayerPlan plan = buffers.layer(0, 2);
+  cpu::Context context;
+  std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
+  TinyAttention<float> block{&model, 0, &batch};
+  block.attend(context, plan, Rows<float>(hidden.data(), 6, model.shape().width()));
+  std::vector<float> expected(6), scores(6);
+  write_scores({.last_queries = 3}, context, block, plan, 6, expected);
+  const OfTwoRanks options{{.last_queries = 3}};
+  ScoreRequest<OfTwoRanks> request{&options, 0, 6, scores};
+  OfTwoRanks::write(context, block, plan, std::span(&request, 1));
+  for (float& score : expected) score *= 2;
+  CHECK(scores == expected);
 }
 
 TEST_CASE("AttentionScore: reads what is written") {

@@ -178,7 +178,7 @@ void allocates_nothing() {
   const Schedule schedule{{1, 0.5}, {2, 0.5}};
   using Policy = std::function<Selection(const PrunePoint&)>;
   const std::vector<Policy> policies{KeepFraction(schedule),
-                                     PaperSchedule(),
+                                     PaperPolicy(),
                                      KeepMass(schedule),
                                      StaticPruning(schedule),
                                      RandomDrop(schedule, 3),

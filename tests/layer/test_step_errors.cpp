@@ -160,12 +160,12 @@ TEST_CASE("step: a score that is not finite is named by position, sequence and l
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     test.engine.script->scores[5] = bad;  // sequence 0 is too short to have it
     CHECK_THROWS_WITH_AS(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}),
-                         "lazyllm: the score of position 5 of sequence 1 after layer 1 is not a finite number",
+                         "lazyllm: the score of position 5 of sequence 1 after 1 layers is not a finite number",
                          invalid_argument);
     test.check_unchanged();
     Engine::Sequence fresh = test.engine.sequence();
     CHECK_THROWS_WITH_AS(test.engine.run({{&fresh, &late, 8}}),
-                         "lazyllm: the score of position 5 of sequence 0 after layer 2 is not a finite number",
+                         "lazyllm: the score of position 5 of sequence 0 after 2 layers is not a finite number",
                          invalid_argument);
     CHECK(fresh.length() == 0);
     CHECK(fresh.aux().parked_rows() == 0);

@@ -40,12 +40,11 @@ TEST_CASE("a policy refuses a model that its schedule does not fit") {
   CHECK_THROWS_AS((RandomDrop{schedule, 1}(point)), invalid_argument);
 }
 
-TEST_CASE("PaperSchedule follows the depth of the model") {
+TEST_CASE("PaperPolicy follows the depth of the model") {
   const auto pruning_layers = [](Index layers) {
     std::vector<Index> result;
     for (Index layer = 1; layer < layers; ++layer) {
-      const Selection selection =
-          PaperSchedule()({.layers_run = layer, .layers = layers, .active = 100, .tokens = 100});
+      const Selection selection = PaperPolicy()({.layers_run = layer, .layers = layers, .active = 100, .tokens = 100});
       if (selection.kind == Kind::all) continue;
       CHECK(selection.kind == Kind::count);
       CHECK(selection.count == 70);

@@ -84,7 +84,7 @@ const std::vector<AnyPolicy> keep_everything = {KeepAll(),
                                                 RandomDrop(Schedule{{1, 1.0}}, 5),
                                                 ProtectFirst<KeepFraction>{Schedule{{1, 0.2}}, capacity},
                                                 ProtectLast<KeepFraction>{Schedule{{3, 0.2}}, capacity},
-                                                MinimumTokens<PaperSchedule>{{}, capacity + 1}};
+                                                MinimumTokens<PaperPolicy>{{}, capacity + 1}};
 
 std::vector<Index> random_tokens(std::mt19937& random, Index count) {
   std::vector<Index> tokens(static_cast<std::size_t>(count));

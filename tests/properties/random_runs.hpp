@@ -60,7 +60,7 @@ class Random {
     AnyPolicy policy;
     switch (between(0, 6)) {
       case 0: policy = KeepAll(); break;
-      case 1: policy = PaperSchedule(); break;
+      case 1: policy = PaperPolicy(); break;
       case 2: policy = KeepMass(schedule(layers)); break;
       case 3: policy = StaticPruning(schedule(layers)); break;
       case 4: policy = RandomDrop(schedule(layers), static_cast<std::uint64_t>(between(0, 1000))); break;

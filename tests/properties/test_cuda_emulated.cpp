@@ -112,7 +112,7 @@ struct ScoringBlock {
   void last_token_scores(cuda::Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
     std::vector<float> values;
     for (const Position p : plan.sequence(s).keys) {
-      values.push_back(random_score(*seed + static_cast<std::uint64_t>(layer + 100 * s), p));
+      values.push_back(lazyllm::detail::random_score(*seed + static_cast<std::uint64_t>(layer + 100 * s), p));
     }
     CudaMemory::write(context, values, scores.data());
   }

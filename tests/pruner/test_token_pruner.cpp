@@ -61,10 +61,10 @@ TEST_CASE("pruner: a count or mass that keeps everything is kind all, so that no
 
 TEST_CASE("pruner: answers out of range are refused with value, place and range") {
   CHECK(error({.kind = Kind::count, .count = 0}) ==
-        "lazyllm: selection: count 0 after layer 3 is out of range, at least 1");
-  CHECK(error({.kind = Kind::count, .count = -5}).find("count -5 after layer 3") != std::string::npos);
-  CHECK(error({.kind = Kind::mass, .mass = 0}) == "lazyllm: selection: mass 0 after layer 3 is out of range (0, 1]");
-  CHECK(error({.kind = Kind::mass, .mass = 1.5}).find("mass 1.5 after layer 3") != std::string::npos);
+        "lazyllm: selection: count 0 after 3 layers is out of range, at least 1");
+  CHECK(error({.kind = Kind::count, .count = -5}).find("count -5 after 3 layers") != std::string::npos);
+  CHECK(error({.kind = Kind::mass, .mass = 0}) == "lazyllm: selection: mass 0 after 3 layers is out of range (0, 1]");
+  CHECK(error({.kind = Kind::mass, .mass = 1.5}).find("mass 1.5 after 3 layers") != std::string::npos);
   CHECK(error({.kind = Kind::mass, .mass = std::numeric_limits<double>::quiet_NaN()}).find("mass nan") !=
         std::string::npos);
   const std::string protect = error({.protect_first = -1});

@@ -5,6 +5,7 @@
 #include <sanitizer/asan_interface.h>
 
 #include <array>
+#include <atomic>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ struct Fragments {
   std::uint32_t a[4];
   std::uint32_t b[2];
 };
+
+inline std::atomic<std::size_t> tensor_products = 0;  // so far, counted by thread
 
 /// Gives this thread's fragments to the other lanes of the warp; those of all 32, valid until the next call but one.
 LAZYLLM_UNWATCHED inline const Fragments* exchange_fragments(const Fragments& own) {
@@ -99,6 +102,7 @@ void launch_shared(cuda::Context& context, dim3 blocks, unsigned threads, std::s
 
 template <class T>
 void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, float (&c)[4]) {
+  ++emulation::tensor_products;
   const emulation::Fragments* const lanes = emulation::exchange_fragments({{a[0], a[1], a[2], a[3]}, {b0, b1}});
   const unsigned lane = threadIdx.x % 32;
   // A[row][k] is in register row / 8 + 2 * (k / 8) of lane row % 8 * 4 + k % 8 / 2; B[k][column] in register k / 8 of

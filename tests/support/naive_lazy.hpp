@@ -177,7 +177,7 @@ class NaiveLazy {
     std::vector<std::size_t> order(active.size());
     std::iota(order.begin(), order.end(), 0);
     if (selection.random_seed) {
-      for (const std::size_t i : order) scores[i] = random_score(*selection.random_seed, active[i]);
+      for (const std::size_t i : order) scores[i] = lazyllm::detail::random_score(*selection.random_seed, active[i]);
     }
     std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
       const bool first = selection.protects(active[a], tokens_);

@@ -103,7 +103,7 @@ class DenseDecoder : public DecoderState<T, Device> {
     extents_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
     plan_.start(extents_);
-    const Rows<T> hidden = this->shared_.take(this->context_, hidden_, plan_.rows(), config.width);
+    const Rows<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.width);
     this->model_->embed(this->context_, this->tokens_, hidden);
     Rows<T> rest = hidden;
     for (Index layer = 0; layer < config.layers; ++layer) {

@@ -63,7 +63,7 @@ TokenPruner<AnyPolicy> make_pruner(const PruningOptions& options, Index layers) 
 }
 
 AnyPolicy parse_policy(std::string_view text, Index layers) {
-  if (text == "paper") return PaperSchedule();
+  if (text == "paper") return PaperPolicy();
   const std::size_t at = text.find('@');
   const std::string_view kind = at == std::string_view::npos ? "" : text.substr(0, at);
   Schedule schedule = Schedule::parse(at == std::string_view::npos ? text : text.substr(at + 1));

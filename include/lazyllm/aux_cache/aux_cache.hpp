@@ -43,7 +43,8 @@ class AuxCache {
   }
   ~AuxCache() { truncate(0); }
 
-  /// Makes room for `tokens` tokens, so that parking them allocates nothing.
+  /// Makes room for `tokens` tokens, so that parking them allocates nothing. A shared pool is reserved once, for all
+  /// its caches.
   void reserve(context_type& context, Index tokens) {
     storage_.reserve(context, tokens);
     row_of_.reserve(static_cast<std::size_t>(tokens));
@@ -64,9 +65,10 @@ class AuxCache {
     release(tokens);
   }
 
-  /// With copies of the caller's own, which may be of several caches at once. `acquire` takes a row for each of
-  /// `tokens`, ascending, which must have none: the caller copies to `rows().row(row(token))`. If it throws, it takes
-  /// none. It may move the rows, of all caches that share a pool.
+  /// The half of `park` that copies nothing, for a caller that copies the rows of several caches at once: takes a row
+  /// for each of `tokens`, ascending, which must have none, and the caller copies to `rows().row(row(token))`. Throws
+  /// and takes none without memory, or for a context of another stream than the rows'. May move the rows, of all caches
+  /// that share a pool.
   void acquire(context_type& context, Positions tokens) {
     if (!tokens.empty() && tokens.back() >= std::ssize(row_of_)) {
       row_of_.resize(static_cast<std::size_t>(tokens.back()) + 1, none);

@@ -30,7 +30,7 @@ class DenseStorage {
 
   /// Writes the row for each of `tokens`, ascending, to `rows`; rows taken before keep their number and content.
   void acquire(Context& context, Positions tokens, std::span<Index> rows) {
-    if (!tokens.empty()) reserve(context, tokens.back() + Index{1});
+    reserve(context, tokens.empty() ? 0 : tokens.back() + Index{1});  // checks the context in any case
     std::copy(tokens.begin(), tokens.end(), rows.begin());
   }
 
@@ -47,7 +47,8 @@ class DenseStorage {
   Index width_;
 };
 
-/// Rows that many sequences share, with a free list. Must be used by one thread at a time.
+/// Rows that many sequences share, with a free list. Must be used by one thread at a time, the end of a sequence
+/// included.
 template <class Context, class T>
 class RowPool {
  public:
@@ -67,7 +68,6 @@ class RowPool {
 
   /// Fills `rows` with free rows; the pool grows when there are too few.
   void acquire(Context& context, std::span<Index> rows) {
-    if (rows.empty()) return;
     const Index missing = std::ssize(rows) - std::ssize(free_);
     const Index there = buffer_.rows().rows;
     reserve(context, missing > 0 ? std::max<Index>(16, there + missing) : there);  // checks the context in any case

@@ -28,7 +28,8 @@ struct SequencePlan {
 };
 
 /// What the host's attention block computes in one layer for a ragged batch (CSR: `indptr` has one entry more than
-/// there are sequences). A view of a `PlanBuffers`: valid until the layer's attention has run.
+/// there are sequences). A view of a `PlanBuffers`, in host memory: in a step, valid until `advance` goes on to the
+/// next layer.
 class LayerPlan {
  public:
   LayerPlan(Index layer, Index layers, Positions positions, Positions keys, Positions key_limits,
@@ -169,8 +170,8 @@ class PlanBuffers {
     grow(masks_, sequences);
   }
 
-  Index rows() const { return std::ssize(positions_); }
-  Index keys() const { return std::ssize(keys_); }
+  Index row_count() const { return std::ssize(positions_); }
+  Index key_count() const { return std::ssize(keys_); }
 
  private:
   template <class T>

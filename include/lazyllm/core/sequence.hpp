@@ -19,8 +19,9 @@ template <class Sequence, class Pruner>
 class Step;
 
 /// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
-/// Its K/V are the engine's, which must follow every `truncate`, `fork` and `clear`.
-/// Must not be moved while it is in a running step.
+/// Its K/V are the engine's, which must follow every `truncate`, `fork` and `clear`, and a step that is aborted. On
+/// CUDA it stays with the stream of its first step. Must not be moved while it is in a running step; what changes or
+/// copies its tokens throws `invalid_argument` then.
 template <class Aux>
 class Sequence {
  public:
@@ -34,14 +35,14 @@ class Sequence {
   /// The same with an Aux Cache of its own for rows of `width` elements.
   Sequence(Index layers, Index width) : Sequence(layers, Aux(width)) {}
 
-  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing.
+  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence. The rows of a shared
+  /// pool are reserved once, for all its sequences.
   void reserve(context_type& context, Index tokens) {
     depth_.reserve(static_cast<std::size_t>(tokens));
     aux_.reserve(context, tokens);
   }
 
-  /// Drops all tokens from position `tokens` on. Throws `invalid_argument` unless 0 <= tokens <= length(), or if the
-  /// sequence is in a running step.
+  /// Drops all tokens from position `tokens` on. Throws `invalid_argument` unless 0 <= tokens <= length().
   void truncate(Index tokens) {
     check_idle("truncate");
     if (tokens < 0 || tokens > length()) {
@@ -73,9 +74,11 @@ class Sequence {
   }
 
   Index layers() const { return std::ssize(parked_at_); }
-  Index length() const { return std::ssize(depth_); }       ///< tokens so far
-  Index steps() const { return steps_; }                    ///< steps finished since the sequence was last empty
-  std::span<const Depth> depths() const { return depth_; }  ///< `[length]`
+  Index length() const { return std::ssize(depth_); }  ///< tokens so far
+  Index steps() const { return steps_; }               ///< steps finished since the sequence was last empty
+  /// `[length]` how deep each token has gone. K/V of one that has gone through all layers will not be written again:
+  /// a page of such tokens can be shared.
+  std::span<const Depth> depths() const { return depth_; }
   const Aux& aux() const { return aux_; }
 
   /// Share of the (token, layer) pairs of the first `tokens` tokens that have been computed, in percent; 100 for no

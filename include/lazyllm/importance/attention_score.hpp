@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <concepts>
 #include <span>
 #include <string>
 #include <string_view>
@@ -88,11 +89,10 @@ struct AttentionScore {
   }
 
   /// Writes the scores that `requests` ask for in the layer that `block` has just run, before options that look beyond
-  /// the layer; may change the order of the requests. Throws `invalid_argument` if the block scores by itself and a
-  /// `last_queries` is not 1.
-  template <class Context, class Block>
-  static void write(Context& context, Block& block, const LayerPlan& plan,
-                    std::span<ScoreRequest<AttentionScore>> requests) {
+  /// the layer; may change the order of the requests. A score of the caller's own that derives from this one can call
+  /// it and go on from there. Throws `invalid_argument` if the block scores by itself and a `last_queries` is not 1.
+  template <class Context, class Block, std::derived_from<AttentionScore> Score>
+  static void write(Context& context, Block& block, const LayerPlan& plan, std::span<ScoreRequest<Score>> requests) {
     constexpr bool by_block = ExposesScores<Block, Context>;
     constexpr bool by_library = ExposesQueriesAndKeys<Block>;
     static_assert(
@@ -120,8 +120,8 @@ struct AttentionScore {
 
  private:
   /// The window of the sequence's rows that score.
-  template <class Block>
-  static auto task(Block& block, const LayerPlan& plan, const ScoreRequest<AttentionScore>& request) {
+  template <class Block, class Score>
+  static auto task(Block& block, const LayerPlan& plan, const ScoreRequest<Score>& request) {
     const SequencePlan part = plan.sequence(request.sequence);
     const Index first_position = part.tokens - std::min(request.score->last_queries, request.new_tokens);
     const auto first = std::lower_bound(part.positions.begin(), part.positions.end(), first_position);

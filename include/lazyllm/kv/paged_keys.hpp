@@ -14,7 +14,7 @@ struct PagedKeys {
   using value_type = T;
 
   const T* data = nullptr;                   ///< page 0
-  const std::int32_t* page_table = nullptr;  ///< page numbers of this sequence, in order of position
+  const std::int32_t* page_table = nullptr;  ///< page numbers in order of position; in the backend's memory
   Index page_size = 0;                       ///< tokens in a page
   Index page_stride = 0;                     ///< elements from one page to the next
   Index position_stride = 0;                 ///< elements from one token of a page to the next

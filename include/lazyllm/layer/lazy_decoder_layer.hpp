@@ -21,7 +21,8 @@ class LazyDecoderLayer {
   explicit LazyDecoderLayer(AttentionBlock attention, FeedForwardBlock feed_forward = {})
       : attention_(std::move(attention)), feed_forward_(std::move(feed_forward)) {}
 
-  /// Runs the layer on the running batch of `step`. If anything throws, the step is aborted.
+  /// Runs the layer on the running batch of `step`; the layers of a model once each, in their order. If anything
+  /// throws, the step is aborted.
   template <class Context, class Step>
   requires Attention<AttentionBlock, Context, typename Step::value_type> &&
       FeedForward<FeedForwardBlock, Context, typename Step::value_type>

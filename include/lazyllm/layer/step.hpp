@@ -21,8 +21,9 @@ namespace lazyllm {
 
 /// One forward pass of a batch of sequences: prefill, decode, a later turn or several new tokens are all the same step.
 /// Owns the running batch (hidden states and plan) and is used again for the next step; see `reserve` for what it
-/// allocates. All calls of one step take the same context. On CUDA, rows are the device's: what they hold is there when
-/// the stream has come so far, and only `advance` waits for it, where a layer prunes.
+/// allocates. All calls of one step take the same context; on CUDA, a context of the same stream serves all steps. Rows
+/// are the device's there: what they hold is there when the stream has come so far, and only `advance` waits for it,
+/// where a layer selects by rank.
 ///
 ///     Rows<T> embeddings = step.begin(context, entries);  // fill these
 ///     for (auto& layer : layers) layer.forward(context, step);
@@ -80,9 +81,9 @@ class Step {
 
   /// Starts a step and returns the rows `[new tokens of all entries x width]`, without gaps between them and in the
   /// order of the entries, for the caller to fill with embeddings; who cannot fill them calls `abort`. Throws
-  /// `invalid_argument`, and changes nothing, if a step is running, there is no entry, an entry has a null pointer or
-  /// no new token, a sequence is in two entries or in another running step, the sequences disagree on layers or width,
-  /// a sequence would become too long for `Position`, or a policy throws.
+  /// `invalid_argument`, and leaves the sequences as they were, if a step is running, there is no entry, an entry has a
+  /// null pointer or no new token, a sequence is in two entries or in another running step, the sequences disagree on
+  /// layers or width, or a sequence would become too long for `Position`; so does what a policy throws.
   Rows<value_type> begin(context_type& context, std::span<const Entry> entries) {
     check(entries);
     layers_ = entries.front().sequence->layers();
@@ -101,7 +102,7 @@ class Step {
       for (auto* sums : {&score_sums_, &next_score_sums_}) sums->reserve(context, tokens, 1);
     }
     plan_.start(extents_);
-    rows_ = plan_.rows();
+    rows_ = plan_.row_count();
     current_ = 0;
     for (auto& hidden : hidden_) {
       if (hidden.rows().rows > 0 && hidden.rows().width != width_) hidden = {};
@@ -187,8 +188,9 @@ class Step {
   }
 
   /// Goes on to the next layer once `block.attend` has run for this one: scores, selects, parks the rows that were not
-  /// selected and merges those that were and had been parked here before. `LazyDecoderLayer` calls it between attention
-  /// and feed-forward, so that parked rows leave their feed-forward undone until they are revived.
+  /// selected, and merges in the selected tokens that had been parked here before. `LazyDecoderLayer` calls it between
+  /// attention and feed-forward, so that parked rows leave their feed-forward undone until they are revived. Throws
+  /// `invalid_argument` for a score that is not a finite number, naming sequence, position and layer.
   template <class Block>
   void advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
@@ -265,7 +267,7 @@ class Step {
   /// Counts the layer to run now, and asks the policies what comes after it, so that its attention can know.
   void begin_layer() {
     LayerStats& layer = stats_.layers[size(layer_)];
-    layer.active = layer.kept = plan_.keys();
+    layer.active = layer.kept = plan_.key_count();
     layer.computed = rows_;
     changes_ = false;
     scores_wanted_ = false;
@@ -339,8 +341,8 @@ class Step {
       const Positions keys = tasks_[bad->task].active;
       Index s = 0;
       while (plan.sequence(s).keys.data() != keys.data()) ++s;
-      detail::fail("the score of position ", keys[size(bad->index)], " of sequence ", s, " after layer ", layer_ + 1,
-                   " is not a finite number");
+      detail::fail("the score of position ", keys[size(bad->index)], " of sequence ", s, " after ", layer_ + 1,
+                   " layers is not a finite number");
     }
   }
 
@@ -393,11 +395,11 @@ class Step {
       const Position key = part.keys[size(i)];
       if (over_layers(s)) {
         summed_keys_.push_back(plan.key_indptr()[size(s)] + i);
-        summed_targets_.push_back(next_plan_.keys());
+        summed_targets_.push_back(next_plan_.key_count());
       }
       next_plan_.append_key(key);
       drop_before(key);
-      const Index target = next_plan_.rows();
+      const Index target = next_plan_.row_count();
       if (row < std::ssize(part.positions) && part.positions[size(row)] == key) {
         copied_rows_.push_back(part.first_row + row++);
         copied_targets_.push_back(target);
@@ -416,7 +418,7 @@ class Step {
 
   /// Makes the next layer's plan the current one, with the hidden states and sums that it needs.
   void change_batch(context_type& context) {
-    const Index next_rows = next_plan_.rows();
+    const Index next_rows = next_plan_.row_count();
     if (!dropped_.empty() || !revived_.empty()) {
       auto& next_buffer = hidden_[1 - current_];
       next_buffer.reserve(context, next_rows, width_);

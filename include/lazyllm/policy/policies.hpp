@@ -31,7 +31,7 @@ class KeepFraction {
 };
 
 /// The schedule drawn in the paper's figures, for a model of any depth: keeps 70 % after each 30 % of the layers.
-struct PaperSchedule {
+struct PaperPolicy {
   Selection operator()(const PrunePoint& point) const {
     for (const Index tenths : {3, 6, 9}) {
       if (point.layers_run == tenths * point.layers / 10) {
@@ -59,8 +59,8 @@ class KeepMass {
   Schedule schedule_;
 };
 
-/// The paper's baseline "static token pruning": prunes in a sequence's first step only; what was pruned is never
-/// revived.
+/// The paper's baseline "static token pruning": prunes in a sequence's first step only, which brings the whole prompt;
+/// what was pruned is never revived.
 class StaticPruning {
  public:
   StaticPruning(Schedule schedule) : first_step_(std::move(schedule)) {}

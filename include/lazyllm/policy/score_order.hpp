@@ -9,7 +9,7 @@
 /// \file
 /// What all backends share so that they keep the same tokens for the same scores.
 
-namespace lazyllm {
+namespace lazyllm::detail {
 
 /// A number in [0, 1) that depends on the seed and the position only (the finaliser of splitmix64): the score of
 /// `RandomDrop`, the same on every backend.
@@ -19,8 +19,6 @@ LAZYLLM_HOST_DEVICE constexpr float random_score(std::uint64_t seed, Position po
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-24F;
 }
-
-namespace detail {
 
 /// Numbers in the order of the scores, which are not NaN; both zeros have the same.
 LAZYLLM_HOST_DEVICE inline std::uint32_t sort_key(float score) {
@@ -66,5 +64,4 @@ class ScoreUnits {
   double per_score_;  // units in a score of 1; a power of two
 };
 
-}  // namespace detail
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

@@ -19,14 +19,14 @@ struct PrunePoint {
   Index layers = 0;      ///< layers of the model
   Index active = 0;      ///< tokens active in the layer that ran last
   Index tokens = 0;      ///< tokens of the sequence so far, prompt and generated
-  Index new_tokens = 0;  ///< tokens that this step brought: more than one in a prefill, one in a decode step
+  Index new_tokens = 0;  ///< tokens that this step brought: one in a decode step, as a rule more in a prefill
   Index steps = 0;       ///< steps that the sequence had finished before this one
 };
 
 /// A policy's answer: which of the active tokens stay active in the next layer.
 struct Selection {
   enum class Kind : std::uint8_t {
-    all,      ///< every active token; the other fields are not read
+    all,      ///< every active token
     count,    ///< the `count` highest scores, equal scores to the smaller position
     mass,     ///< the fewest highest scores that hold the share `mass` of all active tokens' scores
     unparked  ///< the tokens that were not pruned here in an earlier step: what was pruned once stays pruned
@@ -35,8 +35,8 @@ struct Selection {
   Kind kind = Kind::all;
   Index count = 0;
   double mass = 1;
-  Index protect_first = 0;                        ///< positions below this are always kept; they count as kept
-  Index protect_last = 1;                         ///< so are the last ones of the sequence, at least the last
+  Index protect_first = 0;  ///< by count or mass, positions below this are always kept; they count as kept
+  Index protect_last = 1;   ///< so are the last ones of the sequence, at least the last
   std::span<const std::uint8_t> protect_mask{};   ///< so is position p where entry p is not 0; shorter than it may be
   std::optional<std::uint64_t> random_seed = {};  ///< `count` draws at random with this seed instead of by score
 

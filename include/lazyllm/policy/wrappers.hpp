@@ -34,8 +34,9 @@ struct ProtectLast {
   }
 };
 
-/// Always keeps the positions whose entry in `mask` is not 0. The mask is the caller's and must outlive the pruner;
-/// positions beyond its end are not protected. It takes the place of a mask further in.
+/// Always keeps the positions whose entry in `mask` is not 0: those of one prompt, so each needs a pruner of its own.
+/// The mask is the caller's and must outlive the pruner; positions beyond its end are not protected. It takes the place
+/// of a mask further in.
 template <SelectionPolicy Policy>
 struct ProtectMask {
   Policy policy;

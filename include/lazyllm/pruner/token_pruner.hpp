@@ -10,7 +10,7 @@
 namespace lazyllm {
 
 /// Decides which tokens stay active: a policy says how many, a score says how tokens rank. Holds no state of a
-/// sequence, so one pruner serves any number of them.
+/// sequence, so one pruner serves any number of them, unless its policy does not.
 template <SelectionPolicy Policy, TokenScore Score = AttentionScore>
 class TokenPruner {
  public:
@@ -21,17 +21,17 @@ class TokenPruner {
 
   const Score& score() const { return score_; }
 
-  /// Asks the policy. A selection that would keep everything comes back as kind `all`.
-  /// Throws `invalid_argument` if a count is below 1, a mass outside (0, 1], or a protected length negative.
+  /// Asks the policy. A selection that would keep everything comes back as kind `all`. Throws `invalid_argument` if a
+  /// count is below 1, a mass outside (0, 1], `protect_first` negative or `protect_last` below 1.
   Selection selection(const PrunePoint& point) const {
     Selection selection = policy_(point);
     using enum Selection::Kind;
     if (selection.kind == count && selection.count < 1) {
-      detail::fail("selection: count ", selection.count, " after layer ", point.layers_run,
-                   " is out of range, at least 1");
+      detail::fail("selection: count ", selection.count, " after ", point.layers_run,
+                   " layers is out of range, at least 1");
     }
     if (selection.kind == mass && !(selection.mass > 0 && selection.mass <= 1)) {
-      detail::fail("selection: mass ", selection.mass, " after layer ", point.layers_run, " is out of range (0, 1]");
+      detail::fail("selection: mass ", selection.mass, " after ", point.layers_run, " layers is out of range (0, 1]");
     }
     if (selection.protect_first < 0 || selection.protect_last < 1) {
       detail::fail("selection: protect_first ", selection.protect_first, " must be at least 0 and protect_last ",

@@ -7,7 +7,6 @@
 #include <compare>
 #include <concepts>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <type_traits>
 
@@ -73,9 +72,9 @@ class Gemm {
                                                                         : CUDA_R_16BF;
 
   /// The largest power of two up to 256 that divides all addresses.
-  static Index alignment_of(std::initializer_list<const void*> addresses) {
-    std::uintptr_t bits = 256;
-    for (const void* address : addresses) bits |= reinterpret_cast<std::uintptr_t>(address);
+  template <class... Elements>
+  static Index alignment_of(const Elements*... addresses) {
+    const std::uintptr_t bits = (256 | ... | reinterpret_cast<std::uintptr_t>(addresses));
     return static_cast<Index>(bits & (~bits + 1));
   }
 
@@ -87,7 +86,7 @@ class Gemm {
     if (linear.bias != nullptr && !std::same_as<T, Y>)
       detail::fail("Gemm: a bias with results of another type than the weights is not supported");
     if (x.rows == 0) return;
-    const Index alignment = alignment_of({x.data, y.data, linear.weights, linear.bias});
+    const Index alignment = alignment_of(x.data, y.data, linear.weights, linear.bias);
     multiply(context,
              {type_of<T>, type_of<Y>, x.rows, linear.in, linear.out, x.stride, y.stride, alignment,
               linear.bias != nullptr, accumulate},

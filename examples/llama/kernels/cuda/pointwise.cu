@@ -116,7 +116,7 @@ void embed(cuda::Context& context, Rows<const T> table, std::span<const std::int
   const std::vector<Index> from(tokens.begin(), tokens.end());
   std::vector<Index> to(tokens.size());
   std::iota(to.begin(), to.end(), Index{0});
-  cuda::copy_rows<T>(context, table, from, out, to);
+  copy_rows<T>(context, table, from, out, to);
 }
 
 #define LAZYLLM_INSTANTIATE(T)                                                                   \

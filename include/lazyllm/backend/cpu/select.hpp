@@ -92,7 +92,8 @@ inline Index select_one(Context& context, const SelectionTask& task, std::vector
   const Selection& selection = task.selection;
   const bool by_mass = selection.kind == Selection::Kind::mass;
   if (selection.random_seed) {
-    for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = random_score(*selection.random_seed, task.active[i]);
+    for (std::size_t i = 0; i < scores.size(); ++i)
+      scores[i] = lazyllm::detail::random_score(*selection.random_seed, task.active[i]);
   } else if (task.pooling > 1) {
     pool_scores(context, task.pooling, scores);
   }

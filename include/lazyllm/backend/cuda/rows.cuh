@@ -44,8 +44,6 @@ void copy_words(Context& context, const RowPlaces* rows, Index count, Index row_
 
 }  // namespace detail
 
-using lazyllm::copy_rows;
-
 /// Enqueues all `copies` at once, between matrices of one width in memory that the device can reach, in the widest
 /// words that all rows begin on and are made of. The lists are the host's and may be changed at once. Throws
 /// `cuda_error`.

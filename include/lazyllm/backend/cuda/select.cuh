@@ -38,8 +38,9 @@ struct WriteRank {
   LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
     const RankTask& task = task_of(tasks, count, &RankTask::first, i);
     const auto key = static_cast<int>(i - task.first);
-    ranks[i] =
-        task.reach > 0 ? pooled(task, key) : random_score(task.seed, task.active == nullptr ? key : task.active[key]);
+    ranks[i] = task.reach > 0
+                   ? pooled(task, key)
+                   : lazyllm::detail::random_score(task.seed, task.active == nullptr ? key : task.active[key]);
   }
 
   LAZYLLM_HOST_DEVICE static float pooled(const RankTask& task, int key) {
@@ -184,9 +185,12 @@ __device__ inline int write_kept(const DeviceTask& task, const Threshold& thresh
   return sure_before + (equal_before < threshold.equals ? equal_before : threshold.equals);
 }
 
+inline constexpr int most_selecting_threads = 1024;
+
 /// One block for each task.
 template <class Task>
-__global__ void select_kept(const Task* tasks, TaskResult* results, int* kept) {
+__global__ void __launch_bounds__(most_selecting_threads)
+    select_kept(const Task* tasks, TaskResult* results, int* kept) {
   const Task task = tasks[blockIdx.x];
   TaskResult& result = results[blockIdx.x];
   int bad = task.keys;
@@ -358,8 +362,8 @@ inline std::optional<BadScore> select(Context& context, std::span<const Selectio
         detail::WriteRank{detail::at<const detail::RankTask>(device, layout.rank_tasks),
                           static_cast<int>(layout.rank_task_count), detail::at<float>(device, layout.ranks)});
   }
-  const auto threads = static_cast<unsigned>(
-      std::clamp<std::size_t>(std::bit_ceil(static_cast<std::size_t>(layout.longest) / 4), 32, 1024));
+  const auto threads = static_cast<unsigned>(std::clamp<std::size_t>(
+      std::bit_ceil(static_cast<std::size_t>(layout.longest) / 4), 32, detail::most_selecting_threads));
   detail::launch(context, dim3(static_cast<unsigned>(tasks.size())), threads, detail::select_kept<detail::DeviceTask>,
                  detail::at<const detail::DeviceTask>(device, layout.tasks),
                  detail::at<detail::TaskResult>(device, layout.results), detail::at<int>(device, layout.kept));

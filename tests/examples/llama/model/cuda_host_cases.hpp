@@ -3,7 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
@@ -144,6 +149,70 @@ inline void check_random_runs(int runs) {
     revived += check_equal_runs(models, pruner, random, {40, 1, page_size}, prompt, 5);
   }
   CHECK(revived > 0);
+}
+
+/// Random weights in bf16, which the hosts hold in 16 bits as they are.
+inline WeightSource random_weights() {
+  auto weights = std::make_shared<std::map<std::string, std::vector<std::uint16_t>>>();
+  return [weights](const std::string& name, const std::vector<Index>& shape) {
+    std::vector<std::uint16_t>& bits = (*weights)[name];
+    if (bits.empty()) {
+      std::mt19937 random(static_cast<unsigned>(std::hash<std::string>()(name)));
+      const bool norm = shape.size() == 1;
+      std::normal_distribution<float> normal(norm ? 1 : 0, norm ? 0.1F : 1 / std::sqrt(static_cast<float>(shape[1])));
+      bits.resize(static_cast<std::size_t>(shape[0] * (norm ? 1 : shape[1])));
+      for (std::uint16_t& value : bits)
+        value = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+    }
+    return Tensor{DType::bf16, shape, reinterpret_cast<const std::byte*>(bits.data())};
+  };
+}
+
+/// Dense and pruned runs with heads wide enough for tensor cores, of more queries than a block takes.
+inline void check_runs_in_16_bits() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.vocab = 97;
+  config.layers = 3;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.ffn_width = 128;
+  config.context = 256;
+  // Scores in 16 bits differ from host to host, drawn tokens do not; they change from step to step, so that some are
+  // revived.
+  const Pruner pruner(AnyPolicy([](const PrunePoint& point) {
+    return Selection{.kind = Selection::Kind::count,
+                     .count = point.active * 3 / 5,
+                     .random_seed = static_cast<std::uint64_t>(point.tokens)};
+  }));
+  std::mt19937 random(9);
+  for (const Index head_width : {64, 128}) {
+    CAPTURE(head_width);
+    config.head_width = head_width;
+    config.width = config.heads * head_width;
+    const WeightSource weights = random_weights();
+    const auto check = [&](const AnyModel& cuda_model, const char* cpu_dtype, Index page_size) {
+      CAPTURE(cpu_dtype);
+      const auto cpu_model = open_model(config, weights, {"cpu", cpu_dtype, 1});
+      const KvRoom room{170, 1, page_size};
+      const auto cpu_dense = cpu_model->dense(170);
+      const auto cpu_lazy = cpu_model->lazy(170, pruner);
+      const auto cuda_dense = cuda_model.dense(room);
+      const auto cuda_lazy = cuda_model.lazy(room, pruner);
+      Index revived = 0;
+      for (const Index count : {150, 1, 1, 5}) {
+        const std::vector<TokenId> tokens = random_tokens(random, count, config.vocab);
+        CHECK(relative_error(cuda_dense->step(tokens), copied(cpu_dense->step(tokens))) <= 2e-2F);
+        CHECK(relative_error(cuda_lazy->step(tokens), copied(cpu_lazy->step(tokens))) <= 2e-2F);
+        CHECK(std::ranges::equal(cuda_lazy->depths(), cpu_lazy->depths()));
+        revived += cuda_lazy->stats().revived();
+      }
+      CHECK(revived > 0);
+    };
+    const bool wide = head_width == 128;
+    check(*open_cuda_model_bf16(config, weights), "bf16", wide ? 0 : 16);
+    check(*open_cuda_model_f16(config, weights), "f32", wide ? 16 : 0);
+  }
 }
 
 TEST_CASE("CUDA host: K/V in pages give what K/V in one piece give, bit for bit") {

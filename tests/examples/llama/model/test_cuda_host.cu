@@ -1,10 +1,15 @@
 #include "tests/examples/llama/model/cuda_host_cases.hpp"
 #include "tests/examples/llama/model/transformers_fixture.hpp"
+#include "tests/support/runs.hpp"
 
 namespace lazyllm::llama::test {
 
 TEST_CASE("CUDA host: 50 random prompts and schedules with revivals give the CPU's kept sets and logits") {
-  check_random_runs(50);
+  check_random_runs(std::max(4, static_cast<int>(lazyllm::test::runs(50))));
+}
+
+TEST_CASE("CUDA host: tensor-core attention gives the CPU's logits, of dense and pruned runs") {
+  check_runs_in_16_bits();
 }
 
 TEST_CASE("CUDA host: logits equal those of Hugging Face transformers in f32, and are near them in 16 bits") {

@@ -1,5 +1,7 @@
-#include "support/cuda_emulation.hpp"
+#include "support/llama_cuda_emulation.hpp"
 // The device's code, compiled for the emulation.
+#include "examples/llama/model/cuda/model_bf16.cu"
+#include "examples/llama/model/cuda/model_f16.cu"
 #include "examples/llama/model/cuda/model_f32.cu"
 // The same tests as on a device; and what only the emulation can make happen.
 #include "tests/examples/llama/model/cuda_host_cases.hpp"
@@ -9,6 +11,12 @@ namespace emulation = lazyllm::test::cuda_emulation;
 
 TEST_CASE("CUDA host: 12 random prompts and schedules with revivals give the CPU's kept sets and logits") {
   check_random_runs(12);
+}
+
+TEST_CASE("CUDA host: tensor-core attention gives the CPU's logits, of dense and pruned runs") {
+  const std::size_t before = emulation::tensor_products;
+  check_runs_in_16_bits();
+  CHECK(emulation::tensor_products > before);
 }
 
 TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the host once for each pruning layer") {

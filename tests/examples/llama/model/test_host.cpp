@@ -48,7 +48,7 @@ TEST_CASE("every way to keep everything equals the dense path bit for bit, in pr
         RandomDrop(Schedule{{1, 1.0}, {2, 1.0}}, 3),
         ProtectFirst<KeepFraction>{Schedule{{1, 0.1}}, 1000},
         ProtectLast<KeepFraction>{Schedule{{2, 0.1}}, 1000},
-        MinimumTokens<PaperSchedule>{{}, 1000},
+        MinimumTokens<PaperPolicy>{{}, 1000},
     };
     const std::vector<std::vector<TokenId>> steps = {
         random_tokens(random, 37, model.config().vocab), random_tokens(random, 1, model.config().vocab),
