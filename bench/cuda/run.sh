@@ -127,7 +127,7 @@ context="${gpu:-$no_gpu}; $cuda; commit $commit; $(date -u +%F)"
 echo "$context"
 shopt -s nullglob
 if [[ -n $gpu ]]; then
-  there=("$results"/*.json "$results"/*.json.before "$results"/*.passed)
+  there=("$results"/*.json "$results"/*.json.before "$results"/*.passed "$results"/*.stopped)
   before=$(cat "$results/context.txt" 2>/dev/null || echo "an unknown GPU and commit; no date")
   if ((!${#there[@]})); then
     echo "$context" >"$results/context.txt"
@@ -333,9 +333,7 @@ run_ttft() {
 
 # run_peers SHAPE...
 run_peers() {
-  local python=${PYTHON:-python3} shape
-  "$python" -c 'import torch, transformers' 2>"$results/peers.log" ||
-    { note peers "left out: $(tail -1 "$results/peers.log")"; return; }
+  local shape
   for shape in "$@"; do
     measured "peers-$shape" 90 "$python" "$root/bench/peers/transformers_ttft.py" --shape "$shape" --prompt 4096 16384 \
       --batch 1 8 --repeats 3 --seconds 60 --json "$results/peers-$shape.json"
@@ -352,6 +350,11 @@ else
   if wanted ttft && ! built ttft_bench; then
     note ttft "left out: ttft_bench was not built, its packages were not found"
     parts=${parts//ttft/}
+  fi
+  python=${PYTHON:-python3}
+  if wanted peers && ! "$python" -c 'import torch, transformers' 2>"$results/peers.log"; then
+    note peers "left out: $(tail -1 "$results/peers.log")"
+    parts=${parts//peers/}
   fi
   if wanted ttft; then run_ttft 0 2; fi
   if wanted peers; then run_peers llama-2-7b; fi

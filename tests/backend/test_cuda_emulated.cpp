@@ -12,6 +12,7 @@ TEST_CASE("emulation: threads that wait for ever are reported") {
                                          if (threadIdx.x >= 7) emulation::exchange(0);
                                        }),
                   std::logic_error);
+  CHECK_THROWS_AS(emulation::run_block(33, [] {}), std::logic_error);
 }
 
 TEST_CASE("cuda: no allocation for work that is no larger than before, and one copy to the host for a batch") {
@@ -71,7 +72,7 @@ TEST_CASE("cuda: rows that allow it are copied in words of 16 bytes, all copies 
 struct CountingKeys : ContiguousKeys<float> {
   static inline std::atomic<int> calls = 0;
   const float* key(Position position, Index head) const {
-    ++calls;
+    calls.fetch_add(1, std::memory_order_relaxed);
     return ContiguousKeys<float>::key(position, head);
   }
 };

@@ -182,6 +182,7 @@ void launched(std::uint64_t threads) {
 bool fails() { return everything().counters.calls++ == everything().failing_call; }
 
 LAZYLLM_UNWATCHED void run_block(unsigned threads, const std::function<void()>& body) {
+  if (threads == 0 || threads % 32 != 0) throw std::logic_error("a block is not of whole warps");
   thread_body = &body;
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];

@@ -25,7 +25,7 @@
 
 /// Before functions of the emulation whose memory accesses are no kernel's.
 #define LAZYLLM_UNWATCHED
-#ifdef __has_feature
+#ifdef __clang__
 #if __has_feature(thread_sanitizer)
 #define LAZYLLM_THREAD_SANITIZER
 #undef LAZYLLM_UNWATCHED
@@ -73,7 +73,8 @@ bool idle(cudaStream_t stream);
 /// Whether the memory has been allocated as pinned host memory.
 bool is_pinned(const void* memory);
 
-/// Runs `body` by `threads` threads, which may wait for each other. Throws `std::logic_error` if they wait for ever.
+/// Runs `body` by `threads` threads, which may wait for each other. Throws `std::logic_error` if they wait for ever, or
+/// are not whole warps.
 void run_block(unsigned threads, const std::function<void()>& body);
 
 /// Gives `value` to the other lanes of the warp; the values of all 32, valid until the next call but one.

@@ -102,7 +102,7 @@ void launch_shared(cuda::Context& context, dim3 blocks, unsigned threads, std::s
 
 template <class T>
 void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, float (&c)[4]) {
-  ++emulation::tensor_products;
+  emulation::tensor_products.fetch_add(1, std::memory_order_relaxed);  // puts no accesses in order
   const emulation::Fragments* const lanes = emulation::exchange_fragments({{a[0], a[1], a[2], a[3]}, {b0, b1}});
   const unsigned lane = threadIdx.x % 32;
   // A[row][k] is in register row / 8 + 2 * (k / 8) of lane row % 8 * 4 + k % 8 / 2; B[k][column] in register k / 8 of

@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

@@ -68,6 +68,9 @@ AnyPolicy parse_policy(std::string_view text, Index layers) {
   const std::string_view kind = at == std::string_view::npos ? "" : text.substr(0, at);
   Schedule schedule = Schedule::parse(at == std::string_view::npos ? text : text.substr(at + 1));
   schedule.check(layers);
+  if (at != std::string_view::npos && schedule.points().empty()) {
+    detail::fail("schedule '", text, "': '", kind, "' needs a list of LAYER:KEEP, not dense");
+  }
   if (at == std::string_view::npos) return KeepFraction(std::move(schedule));
   if (kind == "mass") return KeepMass(std::move(schedule));
   if (kind == "static") return StaticPruning(std::move(schedule));

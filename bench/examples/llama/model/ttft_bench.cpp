@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -174,7 +175,11 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   std::optional<DeviceBench> bench;
   const auto time_left = [&] { return std::chrono::duration<double>(Clock::now() - start).count() <= options.seconds; };
   const auto measure_one = [&](std::size_t i) {
-    if (!bench) bench.emplace(config, random_weights<Eigen::bfloat16>(config));
+    try {
+      if (!bench) bench.emplace(config, random_weights<Eigen::bfloat16>(config));
+    } catch (const cuda_error& error) {
+      throw std::runtime_error(error.what());  // weights for which there is no memory are no single case's
+    }
     return report(cases[i], bench->measure(cases[i], pruner), bench->weight_bytes());
   };
   return measure_cases(std::move(entries), time_left, measure_one, save);

@@ -77,7 +77,8 @@ TEST_CASE("anything else is an error that shows the text") {
                            "random=1x@3:0.5",
                            "random=18446744073709551616@3:0.5",
                            "static@static@3:0.5",
-                           "mass@paper"}) {
+                           "mass@paper",
+                           "mass@dense"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH_AS(parse_policy(text, 10), doctest::Contains("schedule '"), invalid_argument);
   }
