@@ -20,6 +20,7 @@
 #include "examples/llama/model/cuda/cuda_model.hpp"
 #include "lazyllm/policy/wrappers.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
+#include "tests/support/runs.hpp"
 
 /// \file
 /// Tests of the host on CUDA against the host on the CPU, for a device and for its emulation.
@@ -186,10 +187,11 @@ inline void check_runs_in_16_bits() {
                      .random_seed = static_cast<std::uint64_t>(point.tokens)};
   }));
   std::mt19937 random(9);
-  for (const Index head_width : {64, 128}) {
-    CAPTURE(head_width);
-    config.head_width = head_width;
-    config.width = config.heads * head_width;
+  const unsigned cases = lazyllm::test::runs(4);  // each width in each type, whole and in pages
+  for (unsigned i = 0; i < cases; ++i) {
+    CAPTURE(i);
+    config.head_width = i % 3 == 0 ? 64 : 128;
+    config.width = config.heads * config.head_width;
     const WeightSource weights = random_weights();
     const auto check = [&](const AnyModel& cuda_model, const char* cpu_dtype, Index page_size) {
       CAPTURE(cpu_dtype);
@@ -209,9 +211,12 @@ inline void check_runs_in_16_bits() {
       }
       CHECK(revived > 0);
     };
-    const bool wide = head_width == 128;
-    check(*open_cuda_model_bf16(config, weights), "bf16", wide ? 0 : 16);
-    check(*open_cuda_model_f16(config, weights), "f32", wide ? 16 : 0);
+    const Index page_size = i < 2 ? 16 : 0;
+    if (i % 2 == 0) {
+      check(*open_cuda_model_bf16(config, weights), "bf16", page_size);
+    } else {
+      check(*open_cuda_model_f16(config, weights), "f32", page_size);
+    }
   }
 }
 

@@ -1,6 +1,5 @@
 #include "tests/examples/llama/model/cuda_host_cases.hpp"
 #include "tests/examples/llama/model/transformers_fixture.hpp"
-#include "tests/support/runs.hpp"
 
 namespace lazyllm::llama::test {
 
