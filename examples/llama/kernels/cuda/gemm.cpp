@@ -2,12 +2,10 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "lazyllm/error.hpp"
 
