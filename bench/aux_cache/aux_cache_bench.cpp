@@ -24,9 +24,9 @@ struct Problem {
     cache.reserve(context, tokens);
   }
 
-  void park() { cache.park(context, Rows<const T>(hidden()), chosen_rows, chosen); }
+  void park() { cache.park(context, RowsView<const T>(hidden()), chosen_rows, chosen); }
   void revive() { cache.revive(context, chosen, hidden(), chosen_rows); }
-  Rows<T> hidden() { return {rows.data(), tokens, width}; }
+  RowsView<T> hidden() { return {rows.data(), tokens, width}; }
   Index bytes() const { return 2 * std::ssize(chosen) * width * static_cast<Index>(sizeof(T)); }
 
   Index width, tokens;

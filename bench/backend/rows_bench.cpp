@@ -22,8 +22,8 @@ struct Batch {
   }
 
   Index bytes() const { return 2 * static_cast<Index>(some.size() * sizeof(T)); }
-  Rows<T> all_rows() { return {all.data(), tokens, width}; }
-  Rows<T> some_rows() { return {some.data(), tokens / 2, width}; }
+  RowsView<T> all_rows() { return {all.data(), tokens, width}; }
+  RowsView<T> some_rows() { return {some.data(), tokens / 2, width}; }
 
   Index tokens, width;
   std::vector<T> all, some;
@@ -35,7 +35,7 @@ void gather(benchmark::State& state) {
   Batch<T> batch(state);
   cpu::Context context(static_cast<int>(state.range(2)));
   for (auto _ : state) {
-    copy_rows(context, Rows<const T>(batch.all_rows()), std::span<const Index>(batch.chosen), batch.some_rows(),
+    copy_rows(context, RowsView<const T>(batch.all_rows()), std::span<const Index>(batch.chosen), batch.some_rows(),
               std::span<const Index>(batch.in_order));
     benchmark::ClobberMemory();
   }
@@ -47,7 +47,7 @@ void scatter(benchmark::State& state) {
   Batch<T> batch(state);
   cpu::Context context(static_cast<int>(state.range(2)));
   for (auto _ : state) {
-    copy_rows(context, Rows<const T>(batch.some_rows()), std::span<const Index>(batch.in_order), batch.all_rows(),
+    copy_rows(context, RowsView<const T>(batch.some_rows()), std::span<const Index>(batch.in_order), batch.all_rows(),
               std::span<const Index>(batch.chosen));
     benchmark::ClobberMemory();
   }

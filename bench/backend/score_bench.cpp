@@ -14,22 +14,22 @@ template <class T>
 struct Problem {
   explicit Problem(const benchmark::State& state)
       : heads(state.range(0)),
-        head_width(state.range(1)),
+        head_dim(state.range(1)),
         key_heads(heads / state.range(2)),
         tokens(state.range(3)),
-        query_data(random_values<T>(heads * head_width)),
-        key_data(random_values<T>(tokens * key_heads * head_width)),
+        query_data(random_values<T>(heads * head_dim)),
+        key_data(random_values<T>(tokens * key_heads * head_dim)),
         active(random_subset<Position>(tokens, tokens)),
         scores(active.size()) {}
 
   QueryRows<T> queries() const {
-    const float scale = 1 / std::sqrt(static_cast<float>(head_width));
-    return {query_data.data(), heads * head_width, head_width, heads, head_width, scale};
+    const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+    return {query_data.data(), heads * head_dim, head_dim, heads, head_dim, scale};
   }
-  ContiguousKeys<T> keys() const { return {key_data.data(), key_heads * head_width, head_width, key_heads}; }
+  ContiguousKeys<T> keys() const { return {key_data.data(), key_heads * head_dim, head_dim, key_heads}; }
   Index bytes() const { return static_cast<Index>(key_data.size() * sizeof(T)); }
 
-  Index heads, head_width, key_heads, tokens;
+  Index heads, head_dim, key_heads, tokens;
   std::vector<T> query_data, key_data;
   std::vector<Position> active;
   std::vector<float> scores;
@@ -63,7 +63,7 @@ void score_plain(benchmark::State& state) {
         const T* query = queries.query(0, head);
         const T* key = keys.key(problem.active[i], head / state.range(2));
         float dot = 0;
-        for (Index j = 0; j < problem.head_width; ++j) dot += static_cast<float>(query[j]) * static_cast<float>(key[j]);
+        for (Index j = 0; j < problem.head_dim; ++j) dot += static_cast<float>(query[j]) * static_cast<float>(key[j]);
         weights[i] = queries.scale * dot;
         highest = std::max(highest, weights[i]);
       }
@@ -90,13 +90,13 @@ void score_memory(benchmark::State& state) {
 
 template <class T>
 void shapes(benchmark::internal::Benchmark* bench, const std::vector<std::int64_t>& threads) {
-  bench->ArgNames({"heads", "head_width", "group", "tokens", "threads"})->UseRealTime();
-  for (const auto& [heads, head_width] : {std::pair{12, 64}, std::pair{32, 128}}) {
+  bench->ArgNames({"heads", "head_dim", "group", "tokens", "threads"})->UseRealTime();
+  for (const auto& [heads, head_dim] : {std::pair{12, 64}, std::pair{32, 128}}) {
     for (const Index group : {1, 4}) {
       for (const Index tokens : token_counts) {
-        const Index bytes = heads / group * head_width * tokens * static_cast<Index>(sizeof(T));
+        const Index bytes = heads / group * head_dim * tokens * static_cast<Index>(sizeof(T));
         if (bytes > Index{1} << 30) continue;  // 2 GiB of keys would not fit every machine
-        for (const std::int64_t count : threads) bench->Args({heads, head_width, group, tokens, count});
+        for (const std::int64_t count : threads) bench->Args({heads, head_dim, group, tokens, count});
       }
     }
   }

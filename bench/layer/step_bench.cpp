@@ -20,7 +20,7 @@ using RunningStep = Step<RequestState, Pruner>;
 constexpr Index layers = 12, width = 768;
 
 struct IdleBlock {
-  void attend(cpu::Context&, const LayerPlan&, Rows<Eigen::bfloat16>) {}
+  void attend(cpu::Context&, const LayerPlan&, RowsView<Eigen::bfloat16>) {}
   void last_token_scores(cpu::Context&, const LayerPlan& plan, Index sequence, std::span<float> out) {
     const Positions keys = plan.sequence(sequence).keys;
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = (*by_position)[static_cast<std::size_t>(keys[i])];
@@ -42,7 +42,7 @@ struct Host {
 
   static Policy policy(double keep) {
     if (keep == 1) return KeepAll();
-    return KeepFraction({{4, keep}, {7, keep}, {10, keep}});
+    return KeepRatio({{4, keep}, {7, keep}, {10, keep}});
   }
 
   void run(Index new_tokens) {

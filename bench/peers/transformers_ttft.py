@@ -46,11 +46,11 @@ def parse_arguments():
 
 
 def make_model(torch, transformers, options):
-    width, layers, heads, kv_heads, ffn_width, vocab, rope_theta = SHAPES[options.shape]
+    width, layers, heads, kv_heads, intermediate_size, vocab, rope_theta = SHAPES[options.shape]
     longest = max(options.prompt)
     config = transformers.LlamaConfig(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
-        intermediate_size=ffn_width, vocab_size=vocab, max_position_embeddings=longest, tie_word_embeddings=False,
+        intermediate_size=intermediate_size, vocab_size=vocab, max_position_embeddings=longest, tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta})
     torch.manual_seed(1)
     before = torch.get_default_dtype()

@@ -49,9 +49,9 @@ class Cost:
     def __init__(self, config):
         self.layers = config["num_hidden_layers"]
         width, heads = config["hidden_size"], config["num_attention_heads"]
-        head_width = config.get("head_dim") or width // heads
-        self.query_width = heads * head_width
-        key_value_width = (config.get("num_key_value_heads") or heads) * head_width
+        head_dim = config.get("head_dim") or width // heads
+        self.query_width = heads * head_dim
+        key_value_width = (config.get("num_key_value_heads") or heads) * head_dim
         self.key_value = 2 * width * 2 * key_value_width
         self.query_output = 2 * width * 2 * self.query_width
         self.mlp = 2 * width * 3 * config["intermediate_size"]

@@ -26,7 +26,7 @@ const std::vector<Layer> model(layer_count);
 // K/V of a layer before it has run, a column for each position: reading what was not computed would not go unnoticed.
 const MatrixXf nothing = MatrixXf::Constant(width, prompt_length + decode_steps, NAN);
 
-auto columns(lazyllm::Rows<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
+auto columns(lazyllm::RowsView<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
 VectorXf normalised(const VectorXf& x) { return x.normalized() * std::sqrt(static_cast<float>(width)); }
 
 // [integration]
@@ -35,9 +35,9 @@ struct AttentionBlock {  // nothing is inherited: the library looks for these me
   MatrixXf key_cache = nothing, value_cache = nothing, query = {};  // query: of the last call
 
   // Norm, Q/K/V with RoPE at plan.positions(), K/V to the cache, attention over plan.keys(), projection, residual.
-  void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::Rows<float> hidden);
+  void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::RowsView<float> hidden);
   lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {  // with the keys, all that scoring needs
-    return {query.data(), /*row_stride=*/width, /*head_stride=*/width, /*heads=*/1, /*head_width=*/width, scale};
+    return {query.data(), /*row_stride=*/width, /*head_stride=*/width, /*heads=*/1, /*head_dim=*/width, scale};
   }
   lazyllm::ContiguousKeys<float> keys(const lazyllm::LayerPlan&, Index /*sequence*/) const {
     return {key_cache.data(), /*position_stride=*/width, /*head_stride=*/width, /*heads=*/1};
@@ -46,7 +46,7 @@ struct AttentionBlock {  // nothing is inherited: the library looks for these me
 
 struct FeedForwardBlock {
   const Layer* layer;
-  void feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float> hidden);  // norm, MLP, residual: of any rows
+  void feed_forward(lazyllm::cpu::Context&, lazyllm::RowsView<float> hidden);  // norm, MLP, residual: of any rows
 };
 
 struct Engine {
@@ -75,7 +75,7 @@ VectorXf rotated(VectorXf x, Index position) {
   return x;
 }
 
-void AttentionBlock::attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::Rows<float> hidden) {
+void AttentionBlock::attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::RowsView<float> hidden) {
   query.resize(width, plan.rows());
   for (Index r = 0; r < plan.rows(); ++r) {  // positions ascend: a row finds the K/V of the rows before it
     const Index position = plan.positions()[r];
@@ -90,12 +90,12 @@ void AttentionBlock::attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& pl
   }
 }
 
-void FeedForwardBlock::feed_forward(lazyllm::cpu::Context&, lazyllm::Rows<float> hidden) {
+void FeedForwardBlock::feed_forward(lazyllm::cpu::Context&, lazyllm::RowsView<float> hidden) {
   for (auto h : columns(hidden).colwise()) h += layer->down * (layer->up * normalised(h)).cwiseMax(0);
 }
 
 int main() {
-  const lazyllm::KeepFraction half({{2, 0.5}, {4, 0.5}});  // half of the tokens after layer 2, half of these after 4
+  const lazyllm::KeepRatio half({{2, 0.5}, {4, 0.5}});  // half of the tokens after layer 2, half of these after 4
   Engine lazy(lazyllm::ProtectFirst{half, 4}), all{lazyllm::KeepAll()};
   std::vector<Index> text(prompt_length);
   for (Index i = 0; i < prompt_length; ++i) text[i] = i * i % vocabulary;
@@ -125,7 +125,7 @@ int main() {
   lazyllm::PlanBuffers plan;
   plan.start(0, std::ssize(depths));
   MatrixXf x = embedding(Eigen::all, std::span(text).first(depths.size()));
-  const lazyllm::Rows<float> hidden(x.data(), x.cols(), width);
+  const lazyllm::RowsView<float> hidden(x.data(), x.cols(), width);
   for (Index l = 0; l < layer_count; ++l) {
     AttentionBlock{&model[l]}.attend(all.context, plan.layer(l, layer_count), hidden);
     FeedForwardBlock{&model[l]}.feed_forward(all.context, hidden);

@@ -40,7 +40,7 @@ const std::vector<Layer> model(layer_count);
 // K/V of a layer before it has run, a column for each position: reading what was not computed would not go unnoticed.
 const MatrixXf nothing = MatrixXf::Constant(width, capacity, NAN);
 
-auto columns(lazyllm::Rows<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
+auto columns(lazyllm::RowsView<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
 VectorXf normalised(const VectorXf& x) { return x.normalized() * std::sqrt(static_cast<float>(width)); }
 
 struct FusedBlock {
@@ -48,7 +48,7 @@ struct FusedBlock {
   MatrixXf key_cache = nothing, value_cache = nothing;
   VectorXf importance = {};  // of the active tokens, when it was last wanted
 
-  void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::Rows<float> hidden) {
+  void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::RowsView<float> hidden) {
     for (Index r = 0; r < plan.rows(); ++r) {  // positions ascend: a row finds the K/V of the rows before it
       auto h = columns(hidden).col(r);
       const VectorXf x = normalised(h);

@@ -26,7 +26,7 @@ const std::vector<Layer> model(layer_count);
 // K/V of a layer's pages, a column for each token: reading what was not computed would not go unnoticed.
 const MatrixXf nothing = MatrixXf::Constant(width, pool_pages* page_size, NAN);
 
-auto columns(lazyllm::Rows<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
+auto columns(lazyllm::RowsView<float> rows) { return MatrixXf::Map(rows.data, width, rows.rows); }
 VectorXf normalised(const VectorXf& x) { return x.normalized() * std::sqrt(static_cast<float>(width)); }
 
 struct Request {
@@ -44,7 +44,7 @@ struct FusedBlock {
   const Batch* batch;  // of the running step, in its order
   MatrixXf key_pages = nothing, value_pages = nothing, query = {};
 
-  void attend(lazyllm::cpu::Context&, const LayerPlan& plan, lazyllm::Rows<float> hidden) {
+  void attend(lazyllm::cpu::Context&, const LayerPlan& plan, lazyllm::RowsView<float> hidden) {
     query.resize(width, plan.rows());
     for (Index s = 0; s < plan.sequences(); ++s) {
       const lazyllm::SequencePlan part = plan.sequence(s);
@@ -84,7 +84,7 @@ int main() {
     for (; (std::ssize(r.pages) - 1) * page_size >= tokens; r.pages.pop_back()) pool.push_back(r.pages.back());
   };
   // A batch of two: one keeps half of the tokens after layer 2 and half of these after layer 4, the other everything.
-  Request lazy = request(300, lazyllm::KeepFraction({{2, 0.5}, {4, 0.5}})), all = request(130, lazyllm::KeepAll());
+  Request lazy = request(300, lazyllm::KeepRatio({{2, 0.5}, {4, 0.5}})), all = request(130, lazyllm::KeepAll());
   const Batch batch = {&lazy, &all}, alone = {&all};
   lazyllm::cpu::Context context;
   lazyllm::Step<decltype(lazy.sequence), decltype(lazy.pruner)> step;

@@ -33,13 +33,13 @@ concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Pos
 /// sequence needs its attention and result.
 template <class A, class Context, class T>
 concept Attention = requires(A& block, Context& context, const LayerPlan& plan) {
-  block.attend(context, plan, Rows<T>());
+  block.attend(context, plan, RowsView<T>());
 };
 
 /// Required unless the engine's block is fused: norm, MLP and residual of one layer, row by row and in place, on
 /// `hidden` `[any x width]`. Given apart from the attention, it is not run for pruned rows until they are revived.
 template <class F, class Context, class T>
-concept FeedForward = requires(F& block, Context& context, Rows<T> hidden) {
+concept FeedForward = requires(F& block, Context& context, RowsView<T> hidden) {
   block.feed_forward(context, hidden);
 };
 
@@ -85,7 +85,7 @@ concept AuxStorage = std::movable<S> && requires(S& storage, const S& constant, 
   storage.acquire(context, tokens, rows);
   storage.release(row);
   { constant.make_empty() } -> std::same_as<S>;
-  { constant.rows() } -> std::same_as<Rows<typename S::value_type>>;
+  { constant.rows() } -> std::same_as<RowsView<typename S::value_type>>;
   { constant.width() } -> std::same_as<Index>;
 };
 
@@ -97,7 +97,7 @@ concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, c
                            std::span<const SelectionTask> tasks, KeptTokens& kept,
                            typename C::template Buffer<float>& buffer) {
   buffer.reserve(context, Index{}, Index{});
-  { buffer.rows() } -> std::same_as<Rows<float>>;
+  { buffer.rows() } -> std::same_as<RowsView<float>>;
   copy_rows(context, copies);
   attention_scores(context, queries, Index{}, task_of);
   accumulate_scores(context, scores, scores, bool{});

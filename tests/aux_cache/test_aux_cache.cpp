@@ -39,7 +39,7 @@ struct Checked {
       const auto first = bytes.begin() + from.back() * static_cast<Index>(row_bytes);
       expected[tokens[i]] = Row(first, first + static_cast<Index>(row_bytes));
     }
-    cache.park(context, Rows<const T>(hidden.data(), static_cast<Index>(2 * n), width), from, tokens);
+    cache.park(context, RowsView<const T>(hidden.data(), static_cast<Index>(2 * n), width), from, tokens);
     check();
   }
 
@@ -48,7 +48,7 @@ struct Checked {
     std::vector<T> hidden((n + 2) * width);
     std::vector<Index> to;
     for (std::size_t i = 0; i < n; ++i) to.push_back(static_cast<Index>((i + 1) % n + 2));
-    cache.revive(context, tokens, Rows<T>(hidden.data(), static_cast<Index>(n + 2), width), to);
+    cache.revive(context, tokens, RowsView<T>(hidden.data(), static_cast<Index>(n + 2), width), to);
     for (std::size_t i = 0; i < n; ++i) {
       const T* row = hidden.data() + to[i] * width;
       CHECK(std::memcmp(row, expected.at(tokens[i]).data(), row_bytes) == 0);

@@ -17,7 +17,7 @@ using Cache = AuxCache<cpu::PooledStorage<float>>;
 void park(cpu::Context& context, Cache& cache, Positions tokens, float value) {
   const std::vector<float> row(static_cast<std::size_t>(cache.width()), value);
   const std::vector<Index> from(tokens.size(), 0);
-  cache.park(context, Rows<const float>(row.data(), 1, cache.width()), from, tokens);
+  cache.park(context, RowsView<const float>(row.data(), 1, cache.width()), from, tokens);
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ TEST_CASE("pool: sequences share it and give everything back") {
     CHECK(pool->rows_in_use() == 3);
     std::vector<float> hidden(8);
     const std::vector<Index> to{0, 1};
-    a.revive(context, std::vector<Position>{0, 7}, Rows<float>(hidden.data(), 2, 4), to);
+    a.revive(context, std::vector<Position>{0, 7}, RowsView<float>(hidden.data(), 2, 4), to);
     CHECK(hidden == std::vector<float>(8, 1.0F));
     CHECK(pool->rows_in_use() == 1);
     b = std::move(a);
@@ -76,10 +76,10 @@ TEST_CASE("pool: a fork for which the pool must grow has the rows of its parent"
   std::iota(tokens.begin(), tokens.end(), 0);
   std::vector<float> rows(tokens.begin(), tokens.end());
   const std::vector<Index> places(tokens.begin(), tokens.end());
-  cache.park(context, Rows<const float>(rows.data(), 16, 1), places, tokens);
+  cache.park(context, RowsView<const float>(rows.data(), 16, 1), places, tokens);
   Cache fork = cache.fork(context);
   std::vector<float> hidden(16, -1.0F);
-  fork.revive(context, tokens, Rows<float>(hidden.data(), 16, 1), places);
+  fork.revive(context, tokens, RowsView<float>(hidden.data(), 16, 1), places);
   CHECK(hidden == rows);
 }
 

@@ -45,8 +45,9 @@ void copies_rows() {
       for (std::size_t i = 0; i < from.size(); ++i) {
         std::copy_n(source.begin() + from[i] * (width + gap), width, expected.begin() + to[i] * width);
       }
-      copy_rows(context, Rows<const T>(in.span().data(), source_rows, width, width + gap), std::span<const Index>(from),
-                Rows<T>(out.span().data(), target_rows, width), std::span<const Index>(to));
+      copy_rows(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
+                std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
+                std::span<const Index>(to));
       CHECK(out.download() == expected);
     }
   }
@@ -338,15 +339,15 @@ template <class Memory, class T>
 void scores_attention() {
   unsigned seed = 0;
   struct Case {
-    Index kv_heads, head_width, tokens, window;
+    Index kv_heads, head_dim, tokens, window;
   };
   for (const Case& shape : {Case{8, 16, 1, 1}, Case{8, 8, 2, 2}, Case{4, 20, 7, 1}, Case{2, 16, 33, 3},
                             Case{1, 16, 300, 1}, Case{8, 3, 150, 1}, Case{2, 128, 140, 1}, Case{4, 72, 40, 2},
                             Case{1, 8, 129, 2}, Case{2, 8, 40, 19}, Case{4, 16, 600, 3}}) {
     for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
-      CAPTURE(shape.head_width);
+      CAPTURE(shape.head_dim);
       CAPTURE(shape.tokens);
-      const AttentionProblem<T> problem(++seed, 8, shape.kv_heads, shape.head_width, shape.tokens, shape.window);
+      const AttentionProblem<T> problem(++seed, 8, shape.kv_heads, shape.head_dim, shape.tokens, shape.window);
       const std::vector<float> scores = problem.template scores<Memory>(reduce);
       CHECK(worst_error(scores, problem.template scores<PlainMemory>(reduce)) < 1e-5);
       CHECK(problem.template scores<Memory>(reduce, 8) == scores);
@@ -471,13 +472,13 @@ void grows_buffers() {
   auto in = Memory::upload(context, values);
   auto out = Memory::upload(context, std::vector<T>(6));
   const std::vector<Index> rows{0, 1, 2};
-  copy_rows(context, Rows<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
+  copy_rows(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
             std::span<const Index>(rows));
   const Index before = buffer.rows().rows;
   buffer.reserve(context, before + 1, 2);
   CHECK(buffer.rows().rows >= 2 * before);
-  copy_rows(context, Rows<const T>(buffer.rows()), std::span<const Index>(rows), Rows<T>(out.span().data(), 3, 2),
-            std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
+            RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
   CHECK(out.download() == values);
   const T* data = buffer.rows().data;
   buffer.reserve(context, 1, 2);

@@ -55,8 +55,8 @@ TEST_CASE("cuda: rows that allow it are copied in words of 16 bytes, all copies 
   auto out = CudaMemory::upload(context, std::vector<__nv_bfloat16>(10 * 64));
   const std::vector<Index> some{1, 4, 7}, others{9, 2, 3};
   const auto copy = [&](Index width) {
-    const Rows<const __nv_bfloat16> source(in.data(), 10, width, 64);
-    const Rows<__nv_bfloat16> target(out.span().data(), 10, width, 64);
+    const RowsView<const __nv_bfloat16> source(in.data(), 10, width, 64);
+    const RowsView<__nv_bfloat16> target(out.span().data(), 10, width, 64);
     const std::vector<RowCopy<__nv_bfloat16>> copies{{source, some, target, some}, {source, others, target, others}};
     const emulation::Counters before = emulation::counters();
     copy_rows(context, std::span<const RowCopy<__nv_bfloat16>>(copies));

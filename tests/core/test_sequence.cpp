@@ -20,7 +20,7 @@ Depths depths(const Engine::Sequence& sequence) { return {sequence.depths().begi
 struct Pruned {
   Engine engine{4};
   Engine::Sequence sequence = engine.sequence();
-  Engine::Pruner pruner{KeepFraction(Schedule{{1, 0.5}, {3, 0.5}})};
+  Engine::Pruner pruner{KeepRatio(Schedule{{1, 0.5}, {3, 0.5}})};
 
   Pruned() {
     engine.script->scores = {9, 1, 5, 2, 3, 0};
@@ -130,7 +130,7 @@ TEST_CASE("sequence: appended computed tokens need no work, but are attended to 
   Engine::Sequence sequence = engine.sequence();
   sequence.append_computed(4);
   CHECK(depths(sequence) == Depths{3, 3, 3, 3});
-  const Engine::Pruner pruner{KeepFraction(Schedule{{1, 0.5}})};
+  const Engine::Pruner pruner{KeepRatio(Schedule{{1, 0.5}})};
   engine.script->scores[2] = 1;
   engine.run({{&sequence, &pruner, 1}});
   CHECK(engine.step.stats().computed() == 3);

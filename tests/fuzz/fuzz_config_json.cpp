@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto text = std::as_bytes(std::span(data, size));
   try {
     const ModelConfig config = read_model_config(text, "fuzz");
-    if (config.heads % config.kv_heads != 0 || config.head_width % 2 != 0 || config.layers < 1) __builtin_trap();
+    if (config.heads % config.kv_heads != 0 || config.head_dim % 2 != 0 || config.layers < 1) __builtin_trap();
   } catch (const checkpoint_error&) {
   }
   try {

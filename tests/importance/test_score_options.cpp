@@ -144,7 +144,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   }
   cpu::Context context;
   TinyAttention<float> block{&model, 0, &batch};
-  block.attend(context, plan, Rows<float>(hidden.data(), 4, width));
+  block.attend(context, plan, RowsView<float>(hidden.data(), 4, width));
 
   for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
     for (Index window = 1; window <= 12; ++window) {
@@ -176,7 +176,7 @@ TEST_CASE("AttentionScore: a block's own scores are taken as they are, and canno
   cpu::Context context;
   std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
   PlainlyScored<float, CpuMemory<>> block(&model, 0, &batch);
-  block.attend(context, plan, Rows<float>(hidden.data(), 6, model.shape().width()));
+  block.attend(context, plan, RowsView<float>(hidden.data(), 6, model.shape().width()));
   std::vector<float> expected(6), scores(6);
   block.last_token_scores(context, plan, 0, expected);
   write_scores({}, context, block, plan, 6, scores);
@@ -215,7 +215,7 @@ TEST_CASE("AttentionScore: a score that derives from it goes on from its scores"
   cpu::Context context;
   std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
   TinyAttention<float> block{&model, 0, &batch};
-  block.attend(context, plan, Rows<float>(hidden.data(), 6, model.shape().width()));
+  block.attend(context, plan, RowsView<float>(hidden.data(), 6, model.shape().width()));
   std::vector<float> expected(6), scores(6);
   write_scores({.last_queries = 3}, context, block, plan, 6, expected);
   const OfTwoRanks options{{.last_queries = 3}};

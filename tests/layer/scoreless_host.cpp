@@ -4,7 +4,7 @@ using namespace lazyllm;
 
 /// Does not compile: the block offers neither scores nor queries and keys.
 struct Block {
-  void attend(cpu::Context&, const LayerPlan&, Rows<float>) {}
+  void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
 };
 
 void run(cpu::Context& context) {

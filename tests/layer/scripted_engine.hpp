@@ -23,7 +23,7 @@ struct ScriptedAttention {
   Script* script;
   Index layer;
 
-  void attend(cpu::Context&, const LayerPlan& plan, Rows<float> hidden) {
+  void attend(cpu::Context&, const LayerPlan& plan, RowsView<float> hidden) {
     for (Index r = 0; r < plan.rows(); ++r) {
       float* row = hidden.row(r);
       const auto run = static_cast<float>(layer);
@@ -44,7 +44,7 @@ struct ScriptedAttention {
 struct ScriptedFeedForward {
   Script* script;
 
-  void feed_forward(cpu::Context&, Rows<float> hidden) {
+  void feed_forward(cpu::Context&, RowsView<float> hidden) {
     for (Index r = 0; r < hidden.rows; ++r) ++hidden.row(r)[1];
     script->feed_forward_rows += hidden.rows;
   }
@@ -69,20 +69,20 @@ struct ScriptedEngine {
 
   /// Begins a step and fills the new tokens' rows.
   void begin(std::span<const Entry> entries) {
-    const Rows<float> hidden = step.begin(context, entries);
+    const RowsView<float> hidden = step.begin(context, entries);
     for (Index r = 0; r < hidden.rows; ++r) {
       hidden.row(r)[0] = hidden.row(r)[1] = 0;
       hidden.row(r)[2] = static_cast<float>(100 + step.plan().positions()[static_cast<std::size_t>(r)]);
     }
   }
 
-  Rows<float> run(std::span<const Entry> entries) {
+  RowsView<float> run(std::span<const Entry> entries) {
     begin(entries);
     for (auto& layer : layers) layer.forward(context, step);
     return step.end();
   }
 
-  Rows<float> run(std::initializer_list<Entry> entries) { return run(std::span(entries.begin(), entries.size())); }
+  RowsView<float> run(std::initializer_list<Entry> entries) { return run(std::span(entries.begin(), entries.size())); }
 
   cpu::Context context;
   std::unique_ptr<Script> script = std::make_unique<Script>();

@@ -110,7 +110,7 @@ struct Host {
   }
 
   void run(std::span<const Entry> entries) {
-    const Rows<float> hidden = step.begin(context, entries);
+    const RowsView<float> hidden = step.begin(context, entries);
     for (Index r = 0; r < hidden.rows; ++r) {
       hidden.row(r)[0] = hidden.row(r)[1] = 0;
       hidden.row(r)[2] = static_cast<float>(100 + step.plan().positions()[static_cast<std::size_t>(r)]);
@@ -177,13 +177,13 @@ template <class Storage>
 void allocates_nothing() {
   const Schedule schedule{{1, 0.5}, {2, 0.5}};
   using Policy = std::function<Selection(const PrunePoint&)>;
-  const std::vector<Policy> policies{KeepFraction(schedule),
+  const std::vector<Policy> policies{KeepRatio(schedule),
                                      PaperPolicy(),
-                                     KeepMass(schedule),
+                                     KeepTopP(schedule),
                                      StaticPruning(schedule),
                                      RandomDrop(schedule, 3),
-                                     PrefillOnly<KeepFraction>{KeepFraction(schedule)},
-                                     ProtectFirst<ProtectLast<KeepFraction>>{{KeepFraction(schedule), 4}, 2}};
+                                     PrefillOnly<KeepRatio>{KeepRatio(schedule)},
+                                     ProtectFirst<ProtectLast<KeepRatio>>{{KeepRatio(schedule), 4}, 2}};
   for (std::size_t i = 0; i < policies.size(); ++i) {
     CAPTURE(i);
     for (const bool by_reserve : {false, true}) {

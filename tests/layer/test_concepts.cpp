@@ -17,14 +17,14 @@ using namespace lazyllm::test;
 
 namespace {
 
-using lazyllm::Rows;
+using lazyllm::RowsView;
 
 template <class T>
 constexpr bool is_view = std::is_trivially_copyable_v<T>;
-static_assert(is_view<Rows<float>> && is_view<QueryRows<float>> && is_view<LayerPlan> && is_view<SequencePlan>);
+static_assert(is_view<RowsView<float>> && is_view<QueryRows<float>> && is_view<LayerPlan> && is_view<SequencePlan>);
 
-static_assert(std::is_convertible_v<Rows<float>, Rows<const float>>);
-static_assert(!std::is_convertible_v<Rows<const float>, Rows<float>>);
+static_assert(std::is_convertible_v<RowsView<float>, RowsView<const float>>);
+static_assert(!std::is_convertible_v<RowsView<const float>, RowsView<float>>);
 
 // KeyView
 template <int missing>
@@ -54,13 +54,13 @@ static_assert(!KeyView<OwningKeys> && !KeyView<KeysByReference> && !KeyView<int>
 // Attention and FeedForward
 struct Empty {};
 struct AttendsAnotherType {
-  void attend(cpu::Context&, const LayerPlan&, Rows<double>);
+  void attend(cpu::Context&, const LayerPlan&, RowsView<double>);
 };
 struct AttendsWithoutPlan {
-  void attend(cpu::Context&, Rows<float>);
+  void attend(cpu::Context&, RowsView<float>);
 };
 struct AttendsReference {
-  void attend(cpu::Context&, const LayerPlan&, Rows<float>&);
+  void attend(cpu::Context&, const LayerPlan&, RowsView<float>&);
 };
 static_assert(!Attention<AttendsReference, cpu::Context, float>);
 static_assert(Attention<TinyAttention<float>, cpu::Context, float>);
@@ -109,7 +109,7 @@ struct FakeStorage {
   void acquire(cpu::Context&, Positions, std::span<Index>) requires(missing != 2);
   void release(Index) requires(missing != 3);
   FakeStorage make_empty() const requires(missing != 4);
-  Rows<float> rows() const requires(missing != 5);
+  RowsView<float> rows() const requires(missing != 5);
   Index width() const requires(missing != 6);
 };
 struct StorageOfAnotherWidth : FakeStorage<6> {
@@ -131,7 +131,7 @@ struct FakeBackend {
   template <class T>
   struct Buffer {
     void reserve(FakeBackend&, Index, Index) requires(missing != 0);
-    Rows<T> rows() const requires(missing != 1);
+    RowsView<T> rows() const requires(missing != 1);
   };
   friend void copy_rows(FakeBackend&, std::span<const RowCopy<float>>) requires(missing != 2) {}
   friend void accumulate_scores(FakeBackend&, std::span<float>, std::span<float>, bool) requires(missing != 3) {}

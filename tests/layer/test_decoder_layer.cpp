@@ -24,8 +24,8 @@ using Counts = std::vector<Index>;
 TEST_CASE("layer: prefill prunes step by step and leaves the pruned rows' feed-forward undone") {
   Engine engine(4);
   Engine::Sequence sequence = engine.sequence();
-  const Engine::Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}}));
-  const Rows<float> last = engine.run({{&sequence, &pruner, 10}});
+  const Engine::Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}}));
+  const RowsView<float> last = engine.run({{&sequence, &pruner, 10}});
   const StepStats& stats = engine.step.stats();
   CHECK(counts(stats, &LayerStats::active) == Counts{10, 5, 3, 3});
   CHECK(counts(stats, &LayerStats::computed) == Counts{10, 5, 3, 3});
@@ -45,7 +45,7 @@ TEST_CASE("layer: prefill prunes step by step and leaves the pruned rows' feed-f
 TEST_CASE("layer: tokens revived go on from where they stopped, and may stop again") {
   Engine engine(4);
   Engine::Sequence sequence = engine.sequence();
-  const Engine::Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}}));
+  const Engine::Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}}));
   auto& scores = engine.script->scores;
   scores[0] = scores[1] = scores[2] = scores[3] = 9;
   engine.run({{&sequence, &pruner, 10}});  // after layer 1: 0-3 and 9, after layer 2: 0, 1, 9
@@ -83,7 +83,7 @@ TEST_CASE("layer: static pruning never revives") {
 TEST_CASE("layer: without pruning the first decode step after a pruned prefill revives everything") {
   Engine engine(4);
   Engine::Sequence sequence = engine.sequence();
-  const Engine::Pruner pruner(PrefillOnly<KeepFraction>{KeepFraction(Schedule{{1, 0.5}, {2, 0.5}})});
+  const Engine::Pruner pruner(PrefillOnly<KeepRatio>{KeepRatio(Schedule{{1, 0.5}, {2, 0.5}})});
   engine.run({{&sequence, &pruner, 10}});
   engine.run({{&sequence, &pruner, 1}});
   CHECK(counts(engine.step.stats(), &LayerStats::computed) == Counts{1, 6, 8, 8});
@@ -121,9 +121,9 @@ TEST_CASE("layer: a batch gives each sequence its own selection and its own last
   Engine engine(3);
   Engine::Sequence a = engine.sequence();
   Engine::Sequence b = engine.sequence();
-  const Engine::Pruner prunes(KeepFraction(Schedule{{1, 0.25}}));
+  const Engine::Pruner prunes(KeepRatio(Schedule{{1, 0.25}}));
   const Engine::Pruner keeps{KeepAll()};
-  const Rows<float> last = engine.run({{&a, &prunes, 8}, {&b, &keeps, 5}});
+  const RowsView<float> last = engine.run({{&a, &prunes, 8}, {&b, &keeps, 5}});
   CHECK(counts(engine.step.stats(), &LayerStats::active) == Counts{13, 7, 7});
   CHECK(a.aux().parked_rows() == 6);
   CHECK(b.aux().parked_rows() == 0);
@@ -138,7 +138,7 @@ TEST_CASE("layer: a batch gives each sequence its own selection and its own last
 TEST_CASE("layer: a step can be used again for a model of another width") {
   Engine engine(2);
   Engine::Sequence narrow = engine.sequence();
-  const Engine::Pruner pruner(KeepFraction(Schedule{{1, 0.5}}));
+  const Engine::Pruner pruner(KeepRatio(Schedule{{1, 0.5}}));
   engine.run({{&narrow, &pruner, 8}});
   Engine::Sequence wide(2, AuxCache(cpu::DenseStorage<float>(7)));
   const std::vector<Engine::Entry> entries{{&wide, &pruner, 4}};

@@ -17,7 +17,7 @@ using Entries = std::vector<Engine::Entry>;
 /// Two sequences with some history and parked rows, and what they were.
 struct Fixture {
   Engine engine{3};
-  Engine::Pruner pruner{KeepFraction(Schedule{{1, 0.5}})};
+  Engine::Pruner pruner{KeepRatio(Schedule{{1, 0.5}})};
   Engine::Sequence a = engine.sequence();
   Engine::Sequence b = engine.sequence();
 
@@ -146,7 +146,7 @@ TEST_CASE("step: a layer too many, or a layer without a step, is refused") {
 
 TEST_CASE("step: a policy's errors are known before anything runs") {
   Fixture test;
-  const Engine::Pruner beyond(KeepFraction(Schedule{{3, 0.5}}));
+  const Engine::Pruner beyond(KeepRatio(Schedule{{3, 0.5}}));
   const Entries entries{{&test.b, &test.pruner, 1}, {&test.a, &beyond, 1}};
   CHECK_THROWS_WITH_AS(test.engine.begin(entries),
                        "lazyllm: schedule: layer 3 is out of range 1 to 2 of a model with 3 layers", invalid_argument);
@@ -156,7 +156,7 @@ TEST_CASE("step: a policy's errors are known before anything runs") {
 
 TEST_CASE("step: a score that is not finite is named by position, sequence and layer") {
   Fixture test;
-  const Engine::Pruner late(KeepFraction(Schedule{{2, 0.5}}));
+  const Engine::Pruner late(KeepRatio(Schedule{{2, 0.5}}));
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     test.engine.script->scores[5] = bad;  // sequence 0 is too short to have it
     CHECK_THROWS_WITH_AS(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}),
@@ -186,7 +186,7 @@ TEST_CASE("step: one that is destroyed while it runs lets its sequences go") {
 
 TEST_CASE("step: the plan says before attention whether scores will be asked for") {
   Fixture test;
-  const Engine::Pruner late(KeepFraction(Schedule{{2, 0.5}}));
+  const Engine::Pruner late(KeepRatio(Schedule{{2, 0.5}}));
   const Engine::Pruner summed(KeepAll(), AttentionScore{.over_layers = true});
   const Engine::Pruner random(RandomDrop(Schedule{{1, 0.5}}, 1));
   const auto wanted = [&](const Engine::Pruner& pruner) {

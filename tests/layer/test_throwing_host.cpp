@@ -32,7 +32,7 @@ struct Failure {
 struct FailingAttention : TinyAttention<float> {
   const Failure* failure;
 
-  void attend(cpu::Context& context, const LayerPlan& plan, Rows<float> hidden) {
+  void attend(cpu::Context& context, const LayerPlan& plan, RowsView<float> hidden) {
     failure->at(layer, Place::before_attention);
     TinyAttention<float>::attend(context, plan, hidden);
     failure->at(layer, Place::after_attention);
@@ -46,7 +46,7 @@ struct FailingAttention : TinyAttention<float> {
 struct FailingFeedForward : TinyFeedForward<float> {
   const Failure* failure;
 
-  void feed_forward(cpu::Context& context, Rows<float> hidden) {
+  void feed_forward(cpu::Context& context, RowsView<float> hidden) {
     TinyFeedForward<float>::feed_forward(context, hidden);
     failure->at(layer, Place::feed_forward);
   }
@@ -82,12 +82,12 @@ struct Engine {
       entries.push_back({&request->sequence, pruner, std::ssize(tokens)});
       batch.push_back(&request->cache);
     }
-    const Rows<float> hidden = step.begin(context, entries);
+    const RowsView<float> hidden = step.begin(context, entries);
     for (Index r = 0; r < hidden.rows; ++r) {
       model.embed(tokens[static_cast<std::size_t>(r) % tokens.size()], hidden.row(r));
     }
     for (auto& layer : layers) layer.forward(context, step);
-    const Rows<float> last = step.end();
+    const RowsView<float> last = step.end();
     std::vector<Vector> logits;
     for (Index r = 0; r < last.rows; ++r) logits.push_back(model.logits(last.row(r)));
     return logits;
@@ -195,14 +195,14 @@ TEST_CASE("a host that fails: pruning without revival") {
 }
 
 TEST_CASE("a host that fails: pruning with revivals") {
-  const Outcome outcome = fail_everywhere(Pruner(KeepFraction(Schedule{{1, 0.6}, {2, 0.6}, {4, 0.5}})));
+  const Outcome outcome = fail_everywhere(Pruner(KeepRatio(Schedule{{1, 0.6}, {2, 0.6}, {4, 0.5}})));
   CHECK(outcome.restored > 20);
   CHECK(outcome.shortened > 20);
 }
 
 TEST_CASE("a host that fails: in a batch, each sequence is restored or shortened by itself") {
   Engine engine;
-  const Pruner reviving(PrefillOnly<KeepFraction>{KeepFraction(Schedule{{1, 0.5}})});
+  const Pruner reviving(PrefillOnly<KeepRatio>{KeepRatio(Schedule{{1, 0.5}})});
   const Pruner dense{KeepAll()};
   Request a = engine.request();
   Request b = engine.request();

@@ -11,7 +11,7 @@ using Sequence = lazyllm::Sequence<AuxCache<cpu::PooledStorage<float>>>;
 using Pruner = TokenPruner<std::function<Selection(const PrunePoint&)>>;
 
 struct Block {
-  void attend(cpu::Context&, const LayerPlan&, Rows<float>) {}
+  void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
   void last_token_scores(cpu::Context&, const LayerPlan&, Index, std::span<float> scores) {
     std::ranges::fill(scores, 1.0F);
   }
@@ -22,7 +22,7 @@ inline Index computed(Sequence& sequence, const Pruner& pruner, Index tokens) {
   cpu::Context context;
   Step<Sequence, Pruner> step;
   const Step<Sequence, Pruner>::Entry entry{&sequence, &pruner, tokens};
-  const Rows<float> rows = step.begin(context, {&entry, 1});
+  const RowsView<float> rows = step.begin(context, {&entry, 1});
   std::fill_n(rows.data, rows.rows * rows.width, 0.0F);
   LazyDecoderLayer layer{Block()};
   for (Index i = 0; i < sequence.layers(); ++i) layer.forward(context, step);

@@ -19,8 +19,8 @@ PrunePoint after(Index layers_run, Index steps = 0) {
 
 TEST_CASE("KeepAll keeps all") { CHECK(KeepAll()(after(1)).kind == Kind::all); }
 
-TEST_CASE("KeepFraction counts at its layers and keeps all elsewhere") {
-  const KeepFraction policy(schedule);
+TEST_CASE("KeepRatio counts at its layers and keeps all elsewhere") {
+  const KeepRatio policy(schedule);
   CHECK(policy(after(1)).kind == Kind::all);
   CHECK(policy(after(2)).kind == Kind::count);
   CHECK(policy(after(2)).count == 50);
@@ -34,8 +34,8 @@ TEST_CASE("KeepFraction counts at its layers and keeps all elsewhere") {
 TEST_CASE("a policy refuses a model that its schedule does not fit") {
   PrunePoint point = after(1);
   point.layers = 4;
-  CHECK_THROWS_AS(KeepFraction{schedule}(point), invalid_argument);
-  CHECK_THROWS_AS(KeepMass{schedule}(point), invalid_argument);
+  CHECK_THROWS_AS(KeepRatio{schedule}(point), invalid_argument);
+  CHECK_THROWS_AS(KeepTopP{schedule}(point), invalid_argument);
   CHECK_THROWS_AS(StaticPruning{schedule}(point), invalid_argument);
   CHECK_THROWS_AS((RandomDrop{schedule, 1}(point)), invalid_argument);
 }
@@ -69,8 +69,8 @@ TEST_CASE("PaperPolicy follows the depth of the model") {
   }
 }
 
-TEST_CASE("KeepMass asks for a share of the scores") {
-  const KeepMass policy(schedule);
+TEST_CASE("KeepTopP asks for a share of the scores") {
+  const KeepTopP policy(schedule);
   CHECK(policy(after(1)).kind == Kind::all);
   CHECK(policy(after(2)).kind == Kind::mass);
   CHECK(policy(after(2)).mass == 0.5);
@@ -85,7 +85,7 @@ TEST_CASE("StaticPruning prunes in the first step and never revives") {
   for (const Index layer : {1, 2, 3, 4, 7}) CHECK(policy(after(layer, 1)).kind == Kind::unparked);
 }
 
-TEST_CASE("RandomDrop keeps as many as KeepFraction, by its seed") {
+TEST_CASE("RandomDrop keeps as many as KeepRatio, by its seed") {
   const RandomDrop policy(schedule, 42);
   CHECK(policy(after(1)).kind == Kind::all);
   CHECK(policy(after(2)).kind == Kind::count);
@@ -100,7 +100,7 @@ TEST_CASE("lambdas and std::function are policies") {
   static_assert(SelectionPolicy<std::function<Selection(const PrunePoint&)>>);
   std::function<Selection(const PrunePoint&)> chosen = lambda;
   CHECK(chosen(after(1)).count == 99);
-  chosen = KeepMass(schedule);
+  chosen = KeepTopP(schedule);
   CHECK(chosen(after(2)).mass == 0.5);
 
   struct NotCallable {};

@@ -12,7 +12,7 @@ using Kind = Selection::Kind;
 
 namespace {
 
-const KeepFraction half(Schedule{{2, 0.5}});
+const KeepRatio half(Schedule{{2, 0.5}});
 
 PrunePoint at(Index tokens, Index new_tokens = 1) {
   return {.layers_run = 2, .layers = 8, .active = tokens, .tokens = tokens, .new_tokens = new_tokens};
@@ -59,8 +59,8 @@ TEST_CASE("nested protection of one kind: the larger length wins, the outer mask
   CHECK(ProtectMask{ProtectMask{half, inner}, outer}(at(40)).protect_mask.data() == outer.data());
 }
 
-TEST_CASE("MinimumTokens prunes from its length on") {
-  const MinimumTokens policy{half, 10};
+TEST_CASE("MinTokens prunes from its length on") {
+  const MinTokens policy{half, 10};
   CHECK(policy(at(9)).kind == Kind::all);
   CHECK(policy(at(10)).kind == Kind::count);
   CHECK(policy(at(11)).count == 6);
@@ -74,7 +74,7 @@ TEST_CASE("PrefillOnly prunes in steps of several tokens") {
 }
 
 TEST_CASE("wrappers compose in any order") {
-  const ProtectFirst policy{ProtectLast{MinimumTokens{half, 10}, 4}, 2};
+  const ProtectFirst policy{ProtectLast{MinTokens{half, 10}, 4}, 2};
   static_assert(SelectionPolicy<decltype(policy)>);
   CHECK(policy(at(9)).kind == Kind::all);
   const Selection selection = policy(at(20));
@@ -89,7 +89,7 @@ TEST_CASE("wrappers compose in any order") {
   CHECK(outer(at(20, 20)).protect_first == 2);
   CHECK(outer(at(9, 9)).kind == Kind::all);
 
-  const MinimumTokens inside_out{ProtectFirst{ProtectLast{half, 4}, 2}, 10};
+  const MinTokens inside_out{ProtectFirst{ProtectLast{half, 4}, 2}, 10};
   CHECK(inside_out(at(20)).protect_last == 4);
   CHECK(inside_out(at(20)).protect_first == 2);
   CHECK(inside_out(at(9)).kind == Kind::all);

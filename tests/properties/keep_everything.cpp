@@ -30,7 +30,7 @@ std::vector<Vector> run_dense(const TinyModel& model, const std::vector<std::vec
     const PlanBuffers::Extent extent{history, std::ssize(tokens)};
     plan.start({&extent, 1});
     Vector rows(tokens.size() * static_cast<std::size_t>(shape.width()));
-    const Rows<float> hidden(rows.data(), std::ssize(tokens), shape.width());
+    const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.width());
     for (Index r = 0; r < hidden.rows; ++r) model.embed(tokens[static_cast<std::size_t>(r)], hidden.row(r));
     for (Index layer = 0; layer < shape.layers; ++layer) {
       TinyAttention<float>{&model, layer, &batch}.attend(context, plan.layer(layer, shape.layers), hidden);
@@ -65,12 +65,12 @@ std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vec
     std::vector<Step<LazySequence, Pruner>::Entry> entries;
     for (std::size_t s = 0; s < policies.size(); ++s)
       entries.push_back({&sequences[s], &pruners[s], std::ssize(tokens)});
-    const Rows<float> rows = step.begin(context, entries);
+    const RowsView<float> rows = step.begin(context, entries);
     for (Index r = 0; r < rows.rows; ++r) {
       model.embed(tokens[static_cast<std::size_t>(r) % tokens.size()], rows.row(r));
     }
     for (auto& layer : layers) layer.forward(context, step);
-    const Rows<float> last = step.end();
+    const RowsView<float> last = step.end();
     for (std::size_t s = 0; s < policies.size(); ++s)
       logits[s].push_back(model.logits(last.row(static_cast<Index>(s))));
   }
@@ -78,13 +78,13 @@ std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vec
 }
 
 const std::vector<AnyPolicy> keep_everything = {KeepAll(),
-                                                KeepFraction(Schedule{{1, 1.0}, {4, 1.0}}),
-                                                KeepMass(Schedule{{1, 1.0}, {2, 1.0}}),
+                                                KeepRatio(Schedule{{1, 1.0}, {4, 1.0}}),
+                                                KeepTopP(Schedule{{1, 1.0}, {2, 1.0}}),
                                                 StaticPruning(Schedule{{2, 1.0}}),
                                                 RandomDrop(Schedule{{1, 1.0}}, 5),
-                                                ProtectFirst<KeepFraction>{Schedule{{1, 0.2}}, capacity},
-                                                ProtectLast<KeepFraction>{Schedule{{3, 0.2}}, capacity},
-                                                MinimumTokens<PaperPolicy>{{}, capacity + 1}};
+                                                ProtectFirst<KeepRatio>{Schedule{{1, 0.2}}, capacity},
+                                                ProtectLast<KeepRatio>{Schedule{{3, 0.2}}, capacity},
+                                                MinTokens<PaperPolicy>{{}, capacity + 1}};
 
 std::vector<Index> random_tokens(std::mt19937& random, Index count) {
   std::vector<Index> tokens(static_cast<std::size_t>(count));
@@ -137,7 +137,7 @@ TEST_CASE("a prefix whose K/V the engine has already is taken over") {
   Step<LazySequence, Pruner> step;
   const auto run = [&](LazySequence& sequence, const Pruner& pruner, const std::vector<Index>& tokens) {
     const Step<LazySequence, Pruner>::Entry entry{&sequence, &pruner, std::ssize(tokens)};
-    const Rows<float> rows = step.begin(context, {&entry, 1});
+    const RowsView<float> rows = step.begin(context, {&entry, 1});
     for (Index r = 0; r < rows.rows; ++r) model.embed(tokens[static_cast<std::size_t>(r)], rows.row(r));
     for (auto& layer : layers) layer.forward(context, step);
     return model.logits(step.end().row(0));
@@ -147,7 +147,7 @@ TEST_CASE("a prefix whose K/V the engine has already is taken over") {
   run(first, Pruner(KeepAll()), prefix);
   LazySequence second = empty();
   second.append_computed(std::ssize(prefix));
-  const Pruner half(KeepFraction(Schedule{{2, 0.5}}));
+  const Pruner half(KeepRatio(Schedule{{2, 0.5}}));
   LazySequence continued = first.fork(context);
   TinyCache<float> copy = cache;
   const Vector expected = run(continued, half, question);

@@ -61,15 +61,15 @@ class Random {
     switch (between(0, 6)) {
       case 0: policy = KeepAll(); break;
       case 1: policy = PaperPolicy(); break;
-      case 2: policy = KeepMass(schedule(layers)); break;
+      case 2: policy = KeepTopP(schedule(layers)); break;
       case 3: policy = StaticPruning(schedule(layers)); break;
       case 4: policy = RandomDrop(schedule(layers), static_cast<std::uint64_t>(between(0, 1000))); break;
-      default: policy = KeepFraction(schedule(layers));
+      default: policy = KeepRatio(schedule(layers));
     }
     if (chance(0.2)) policy = ProtectFirst<AnyPolicy>{policy, between(0, 6)};
     if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};
     if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
-    if (chance(0.2)) policy = MinimumTokens<AnyPolicy>{policy, between(0, 20)};
+    if (chance(0.2)) policy = MinTokens<AnyPolicy>{policy, between(0, 20)};
     if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;
   }
@@ -119,7 +119,7 @@ struct Engine {
       entries.push_back({&requests[s]->sequence, &requests[s]->pruner, std::ssize(tokens[s])});
       batch.push_back(&requests[s]->cache);
     }
-    const Rows<T> hidden = step.begin(context, entries);
+    const RowsView<T> hidden = step.begin(context, entries);
     std::vector<T> embeddings(static_cast<std::size_t>(hidden.rows * hidden.width));
     T* row = embeddings.data();
     for (const auto& ids : tokens) {
@@ -184,7 +184,7 @@ void random_runs(unsigned seeds, bool any_score) {
     CAPTURE(seed);
     Random random(seed);
     const Index kv_heads = Index{1} << random.between(0, 2);
-    const TinyModel model({.layers = random.between(1, 6), .heads = 4, .kv_heads = kv_heads, .head_width = 4}, seed);
+    const TinyModel model({.layers = random.between(1, 6), .heads = 4, .kv_heads = kv_heads, .head_dim = 4}, seed);
     const Index layers = model.shape().layers;
     constexpr Index capacity = 60;
     Engine<Memory, Storage, AttentionBlock, FeedForwardBlock, Scorer> engine(model,

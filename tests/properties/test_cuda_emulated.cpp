@@ -10,8 +10,8 @@ namespace lazyllm::test {
 template <class Storage>
 bool survives_a_failure(const std::function<void()>& arm, const std::function<void()>& disarm) {
   using Member = Request<CudaMemory, Storage>;
-  const TinyModel model({.layers = 4, .heads = 2, .kv_heads = 1, .head_width = 4}, 3);
-  const AnyPolicy policy = KeepFraction(Schedule{{1, 0.6}, {2, 0.5}});
+  const TinyModel model({.layers = 4, .heads = 2, .kv_heads = 1, .head_dim = 4}, 3);
+  const AnyPolicy policy = KeepRatio(Schedule{{1, 0.6}, {2, 0.5}});
   const std::vector<std::vector<Index>> turns{{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}, {9}, {7, 30, 2}, {4}};
   Engine<CudaMemory, Storage, DeviceAttention<float>, DeviceFeedForward<float>> engine(model, 1);
   std::list<Member> members;
@@ -108,7 +108,7 @@ struct ScoringBlock {
   const std::uint64_t* seed;  // of the step
   const float* numbers;
 
-  void attend(cuda::Context&, const LayerPlan&, Rows<float>) {}
+  void attend(cuda::Context&, const LayerPlan&, RowsView<float>) {}
   void last_token_scores(cuda::Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
     std::vector<float> values;
     for (const Position p : plan.sequence(s).keys) {
@@ -125,7 +125,7 @@ struct ScoredBlock {
   const float* numbers;  // on the device
 
   static constexpr Index size = 32000;
-  void attend(cuda::Context&, const LayerPlan&, Rows<float>) {}
+  void attend(cuda::Context&, const LayerPlan&, RowsView<float>) {}
   QueryRows<float> queries(const LayerPlan&) const {
     return {numbers + static_cast<Index>(*seed % 100) * 32, 32, 8, 4, 8, 1};
   }
@@ -156,7 +156,7 @@ struct IdleEngine {
     ++seed;
     std::vector<typename Batch::Entry> entries;
     for (Sequence& sequence : sequences) entries.push_back({&sequence, &pruner, tokens});
-    const Rows<float> hidden = step.begin(context, entries);
+    const RowsView<float> hidden = step.begin(context, entries);
     std::vector<float> values(static_cast<std::size_t>(hidden.rows * hidden.width));
     std::iota(values.begin(), values.end(), static_cast<float>(1000 * seed));
     CudaMemory::write(context, values, hidden.data);
@@ -192,7 +192,7 @@ const Schedule two_points{{1, 0.5}, {3, 0.5}};
 /// With `most_launches` in a step, whatever the number of sequences.
 template <class Block>
 void allocates_nothing_and_launches_little(const AttentionScore& score, int most_launches) {
-  for (const AnyPolicy& policy : {AnyPolicy(KeepFraction(two_points)), AnyPolicy(KeepMass(two_points))}) {
+  for (const AnyPolicy& policy : {AnyPolicy(KeepRatio(two_points)), AnyPolicy(KeepTopP(two_points))}) {
     for (const Index sequences : {1, 8}) {
       CAPTURE(sequences);
       auto context = CudaMemory::make_context();
@@ -231,10 +231,10 @@ TEST_CASE("cuda: two contexts on two streams, layer by layer in turn") {
   auto second_context = OwnStreamMemory::make_context();
   auto lone_context = OwnStreamMemory::make_context();
   const AttentionScore score{.last_queries = 3, .over_layers = true, .pooling = 3};
-  IdleEngine<ScoredBlock> first(first_context, 3, KeepFraction(two_points), score);
-  IdleEngine<ScoredBlock> second(second_context, 2, KeepMass(two_points), {});
-  IdleEngine<ScoredBlock> first_alone(lone_context, 3, KeepFraction(two_points), score);
-  IdleEngine<ScoredBlock> second_alone(lone_context, 2, KeepMass(two_points), {});
+  IdleEngine<ScoredBlock> first(first_context, 3, KeepRatio(two_points), score);
+  IdleEngine<ScoredBlock> second(second_context, 2, KeepTopP(two_points), {});
+  IdleEngine<ScoredBlock> first_alone(lone_context, 3, KeepRatio(two_points), score);
+  IdleEngine<ScoredBlock> second_alone(lone_context, 2, KeepTopP(two_points), {});
   for (const Index tokens : {60, 1, 1, 5, 1}) {
     first.begin(tokens);
     second.begin(tokens);

@@ -73,7 +73,7 @@ TEST_CASE("pruner: answers out of range are refused with value, place and range"
 }
 
 TEST_CASE("pruner: a policy's exception comes through") {
-  const TokenPruner pruner(KeepFraction(Schedule{{9, 0.5}}));
+  const TokenPruner pruner(KeepRatio(Schedule{{9, 0.5}}));
   CHECK_THROWS_WITH_AS(pruner.selection(point),
                        "lazyllm: schedule: layer 9 is out of range 1 to 7 of a model with 8 layers", invalid_argument);
 }

@@ -88,7 +88,7 @@ REVIVING_STEPS_OF_OTHERS = 5
 def write_model(name):
     seed, layers, width, heads, key_heads, ffn, extra = MODELS[name]
     random = np.random.default_rng(seed)
-    head_width = width // heads
+    head_dim = width // heads
 
     def matrix(rows, columns, gain):
         return (random.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
@@ -108,16 +108,16 @@ def write_model(name):
         tensors[prefix + "input_layernorm.weight"] = near_one(width)
         tensors[prefix + "post_attention_layernorm.weight"] = near_one(width)
         # Queries and keys are scaled up: a few keys then hold most of the attention, and which ones differs by query.
-        tensors[prefix + "self_attn.q_proj.weight"] = matrix(heads * head_width, width, 1.6)
-        tensors[prefix + "self_attn.k_proj.weight"] = matrix(key_heads * head_width, width, 1.6)
-        tensors[prefix + "self_attn.v_proj.weight"] = matrix(key_heads * head_width, width, 1.0)
-        tensors[prefix + "self_attn.o_proj.weight"] = matrix(width, heads * head_width, 1.0)
+        tensors[prefix + "self_attn.q_proj.weight"] = matrix(heads * head_dim, width, 1.6)
+        tensors[prefix + "self_attn.k_proj.weight"] = matrix(key_heads * head_dim, width, 1.6)
+        tensors[prefix + "self_attn.v_proj.weight"] = matrix(key_heads * head_dim, width, 1.0)
+        tensors[prefix + "self_attn.o_proj.weight"] = matrix(width, heads * head_dim, 1.0)
         tensors[prefix + "mlp.gate_proj.weight"] = matrix(ffn, width, 1.5)
         tensors[prefix + "mlp.up_proj.weight"] = matrix(ffn, width, 1.5)
         tensors[prefix + "mlp.down_proj.weight"] = matrix(width, ffn, 1.0)
         if extra.get("model_type") == "qwen2":
             for part, size in (("q", heads), ("k", key_heads), ("v", key_heads)):
-                bias = random.standard_normal(size * head_width) * 0.5
+                bias = random.standard_normal(size * head_dim) * 0.5
                 tensors[f"{prefix}self_attn.{part}_proj.bias"] = bias.astype(np.float32)
     config = {
         "architectures": ["Qwen2ForCausalLM" if extra.get("model_type") == "qwen2" else "LlamaForCausalLM"],

@@ -25,11 +25,11 @@ class Model:
         self.layers = config["num_hidden_layers"]
         self.heads = config["num_attention_heads"]
         self.key_heads = config.get("num_key_value_heads", self.heads)
-        self.head_width = config.get("head_dim", config["hidden_size"] // self.heads)
+        self.head_dim = config.get("head_dim", config["hidden_size"] // self.heads)
         self.epsilon = config["rms_norm_eps"]
         self.vocabulary = config["vocab_size"]
         self.head = self.weights["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
-        self.frequencies = rope_frequencies(config, self.head_width)
+        self.frequencies = rope_frequencies(config, self.head_dim)
 
     def embed(self, token):
         return self.weights["model.embed_tokens.weight"][token]
@@ -43,18 +43,18 @@ class Model:
         return x / np.sqrt(np.mean(x * x) + self.dtype(self.epsilon)) * weight
 
     def rotate(self, x, position):
-        """RoPE on [heads x head_width] as Hugging Face lays it out: element i pairs with i + head_width / 2."""
+        """RoPE on [heads x head_dim] as Hugging Face lays it out: element i pairs with i + head_dim / 2."""
         angles = position * self.frequencies
         cosine, sine = np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
-        half = self.head_width // 2
+        half = self.head_dim // 2
         a, b = x[:, :half], x[:, half:]
         return np.concatenate([a * cosine - b * sine, b * cosine + a * sine], axis=1)
 
     def query_key_value(self, layer, hidden, position):
         x = self.norm(self.weights[f"model.layers.{layer}.input_layernorm.weight"], hidden)
-        query = self.linear(layer, "self_attn.q_proj", x).reshape(self.heads, self.head_width)
-        key = self.linear(layer, "self_attn.k_proj", x).reshape(self.key_heads, self.head_width)
-        value = self.linear(layer, "self_attn.v_proj", x).reshape(self.key_heads, self.head_width)
+        query = self.linear(layer, "self_attn.q_proj", x).reshape(self.heads, self.head_dim)
+        key = self.linear(layer, "self_attn.k_proj", x).reshape(self.key_heads, self.head_dim)
+        value = self.linear(layer, "self_attn.v_proj", x).reshape(self.key_heads, self.head_dim)
         return self.rotate(query, position), self.rotate(key, position), value
 
     def attend(self, query, keys, values):
@@ -62,7 +62,7 @@ class Model:
         output, probabilities = [], []
         for head in range(self.heads):
             key_head = head // (self.heads // self.key_heads)
-            logits = np.array([query[head] @ key[key_head] for key in keys], self.dtype) / self.dtype(math.sqrt(self.head_width))
+            logits = np.array([query[head] @ key[key_head] for key in keys], self.dtype) / self.dtype(math.sqrt(self.head_dim))
             weights = np.exp(logits - logits.max())
             weights /= weights.sum()
             probabilities.append(weights)
@@ -79,9 +79,9 @@ class Model:
         return self.head @ self.norm(self.weights["model.norm.weight"], hidden)
 
 
-def rope_frequencies(config, head_width):
+def rope_frequencies(config, head_dim):
     theta = config.get("rope_theta", 10000.0)
-    frequencies = theta ** -(np.arange(0, head_width, 2) / head_width)
+    frequencies = theta ** -(np.arange(0, head_dim, 2) / head_dim)
     scaling = config.get("rope_scaling")
     if scaling is None:
         return frequencies

@@ -18,8 +18,8 @@ namespace lazyllm::test {
 /// `PlainMemory`.
 template <class T>
 struct AttentionProblem {
-  AttentionProblem(unsigned seed, Index heads_, Index kv_heads_, Index head_width_, Index tokens, Index window)
-      : heads(heads_), kv_heads(kv_heads_), head_width(head_width_) {
+  AttentionProblem(unsigned seed, Index heads_, Index kv_heads_, Index head_dim_, Index tokens, Index window)
+      : heads(heads_), kv_heads(kv_heads_), head_dim(head_dim_) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (Position p = 0; p < tokens; ++p) {
@@ -37,12 +37,12 @@ struct AttentionProblem {
 
   static T poison() { return static_cast<T>(std::numeric_limits<float>::quiet_NaN()); }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  Index row_width() const { return heads * head_width; }
-  Index key_width() const { return kv_heads * head_width; }
+  Index row_width() const { return heads * head_dim; }
+  Index key_width() const { return kv_heads * head_dim; }
 
-  float scale() const { return 1 / std::sqrt(static_cast<float>(head_width)); }
-  QueryRows<T> query_rows(const T* data) const { return {data, row_width(), head_width, heads, head_width, scale()}; }
-  ContiguousKeys<T> key_view(const T* data) const { return {data, key_width(), head_width, kv_heads}; }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
+  QueryRows<T> query_rows(const T* data) const { return {data, row_width(), head_dim, heads, head_dim, scale()}; }
+  ContiguousKeys<T> key_view(const T* data) const { return {data, key_width(), head_dim, kv_heads}; }
 
   /// By the backend of `Memory`; from pages, in reverse order and with gaps, if `page_size` is not 0.
   template <class Memory>
@@ -69,12 +69,12 @@ struct AttentionProblem {
     auto memory = Memory::upload(context, paged);
     auto device_table = Memory::upload(context, table);
     const PagedKeys<T> view{
-        memory.span().data(), device_table.span().data(), page_size, page_stride, key_width(), head_width, kv_heads};
+        memory.span().data(), device_table.span().data(), page_size, page_stride, key_width(), head_dim, kv_heads};
     attention_scores(context, rows, first_row, limits, view, active, reduce, result.span());
     return result.download();
   }
 
-  Index heads, kv_heads, head_width;
+  Index heads, kv_heads, head_dim;
   static constexpr Index first_row = 2;  // rows of other tokens of the batch stand before
   std::vector<Position> active, limits;
   std::vector<T> queries, keys;

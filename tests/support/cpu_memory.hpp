@@ -27,7 +27,7 @@ struct CpuMemory {
 
   /// The elements of `rows`, which have no gaps.
   template <class T>
-  static std::vector<T> read(cpu::Context&, Rows<T> rows) {
+  static std::vector<T> read(cpu::Context&, RowsView<T> rows) {
     return {rows.data, rows.data + rows.rows * rows.width};
   }
 };

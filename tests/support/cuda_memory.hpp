@@ -66,7 +66,7 @@ struct CudaMemory {
 
   /// The elements of `rows`, which have no gaps.
   template <class T>
-  static std::vector<T> read(cuda::Context& context, Rows<T> rows) {
+  static std::vector<T> read(cuda::Context& context, RowsView<T> rows) {
     return downloaded(context, std::span<const T>(rows.data, static_cast<std::size_t>(rows.rows * rows.width)));
   }
 };

@@ -18,9 +18,9 @@ struct DeviceAttention {
   std::vector<DeviceArray<T>> query_memory = {};
   std::vector<DeviceArray<T>> key_memory = {};  // by sequence
 
-  void attend(cuda::Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  void attend(cuda::Context& context, const LayerPlan& plan, RowsView<T> hidden) {
     std::vector<T> rows = CudaMemory::read(context, hidden);
-    block.attend(context, plan, Rows<T>(rows.data(), hidden.rows, hidden.width));
+    block.attend(context, plan, RowsView<T>(rows.data(), hidden.rows, hidden.width));
     CudaMemory::write(context, rows, hidden.data);
     query_memory.clear();
     query_memory.emplace_back(context, block.query_rows);
@@ -53,9 +53,9 @@ struct DeviceFeedForward {
   const TinyModel* model;
   Index layer;
 
-  void feed_forward(cuda::Context& context, Rows<T> hidden) {
+  void feed_forward(cuda::Context& context, RowsView<T> hidden) {
     std::vector<T> rows = CudaMemory::read(context, hidden);
-    TinyFeedForward<T>{model, layer}.feed_forward(context, Rows<T>(rows.data(), hidden.rows, hidden.width));
+    TinyFeedForward<T>{model, layer}.feed_forward(context, RowsView<T>(rows.data(), hidden.rows, hidden.width));
     CudaMemory::write(context, rows, hidden.data);
   }
 };

@@ -145,10 +145,10 @@ class NaiveLazy {
     auto key_memory = Memory::upload(context, keys);
     auto score_memory = Memory::upload(context, Vector(active.size()));
     attention_scores(context,
-                     QueryRows<T>{query_memory.span().data(), shape.width(), shape.head_width, shape.heads,
-                                  shape.head_width, 1 / std::sqrt(static_cast<float>(shape.head_width))},
+                     QueryRows<T>{query_memory.span().data(), shape.width(), shape.head_dim, shape.heads,
+                                  shape.head_dim, 1 / std::sqrt(static_cast<float>(shape.head_dim))},
                      0, limits,
-                     ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_width, shape.kv_heads},
+                     ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_dim, shape.kv_heads},
                      places, score.reduce, score_memory.span());
     Vector scores = score_memory.download();
     if (score.over_layers) {

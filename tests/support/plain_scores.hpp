@@ -36,7 +36,7 @@ void attention_scores(PlainScores&, const QueryRows<T>& queries, Index count, co
         for (const Position position : task.active.first(static_cast<std::size_t>(task.limits[row]))) {
           const T* const key = task.keys.key(position, head / (queries.heads / task.keys.heads));
           double dot = 0;
-          for (Index d = 0; d < queries.head_width; ++d) {
+          for (Index d = 0; d < queries.head_dim; ++d) {
             dot += static_cast<double>(static_cast<float>(query[d])) * static_cast<double>(static_cast<float>(key[d]));
           }
           logits.push_back(dot * static_cast<double>(queries.scale));

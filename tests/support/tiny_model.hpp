@@ -21,11 +21,11 @@ struct TinyShape {
   Index layers = 4;
   Index heads = 4;
   Index kv_heads = 2;
-  Index head_width = 8;
+  Index head_dim = 8;
   Index vocab = 31;
 
-  Index width() const { return heads * head_width; }
-  Index kv_width() const { return kv_heads * head_width; }
+  Index width() const { return heads * head_dim; }
+  Index kv_width() const { return kv_heads * head_dim; }
 };
 
 using Vector = std::vector<float>;
@@ -88,8 +88,8 @@ class TinyModel {
     for (Index head = 0; head < shape_.heads; ++head) {
       const Vector p = probabilities(query, keys, head);
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        for (Index d = 0; d < shape_.head_width; ++d) {
-          mixed[at(head * shape_.head_width + d)] += p[i] * static_cast<float>(values[i][kv_offset(head) + d]);
+        for (Index d = 0; d < shape_.head_dim; ++d) {
+          mixed[at(head * shape_.head_dim + d)] += p[i] * static_cast<float>(values[i][kv_offset(head) + d]);
         }
       }
     }
@@ -125,7 +125,7 @@ class TinyModel {
   };
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  Index kv_offset(Index head) const { return head / (shape_.heads / shape_.kv_heads) * shape_.head_width; }
+  Index kv_offset(Index head) const { return head / (shape_.heads / shape_.kv_heads) * shape_.head_dim; }
 
   template <class K>
   Vector probabilities(const Vector& query, const std::vector<const K*>& keys, Index head) const {
@@ -133,10 +133,10 @@ class TinyModel {
     float highest = -std::numeric_limits<float>::infinity();
     for (const K* key : keys) {
       float dot = 0;
-      for (Index d = 0; d < shape_.head_width; ++d) {
-        dot += query[at(head * shape_.head_width + d)] * static_cast<float>(key[kv_offset(head) + d]);
+      for (Index d = 0; d < shape_.head_dim; ++d) {
+        dot += query[at(head * shape_.head_dim + d)] * static_cast<float>(key[kv_offset(head) + d]);
       }
-      p.push_back(dot / std::sqrt(static_cast<float>(shape_.head_width)));
+      p.push_back(dot / std::sqrt(static_cast<float>(shape_.head_dim)));
       highest = std::max(highest, p.back());
     }
     float sum = 0;
@@ -172,8 +172,8 @@ class TinyModel {
   }
 
   void rotate(Vector& heads, Position position) const {
-    const Index half = shape_.head_width / 2;
-    for (std::size_t head = 0; head < heads.size(); head += at(shape_.head_width)) {
+    const Index half = shape_.head_dim / 2;
+    for (std::size_t head = 0; head < heads.size(); head += at(shape_.head_dim)) {
       for (Index i = 0; i < half; ++i) {
         const double angle = position * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
         const auto c = static_cast<float>(std::cos(angle));
@@ -237,7 +237,7 @@ struct TinyAttention {
   std::vector<T> query_rows = {};
 
   template <class Context>
-  void attend(Context&, const LayerPlan& plan, Rows<T> hidden) {
+  void attend(Context&, const LayerPlan& plan, RowsView<T> hidden) {
     query_rows.clear();
     for (Index s = 0; s < plan.sequences(); ++s) {
       TinyCache<T>& cache = *(*batch)[static_cast<std::size_t>(s)];
@@ -266,13 +266,13 @@ struct TinyAttention {
 
   QueryRows<T> queries(const LayerPlan&) const {
     const TinyShape& shape = model->shape();
-    return {query_rows.data(), shape.width(),    shape.head_width,
-            shape.heads,       shape.head_width, 1 / std::sqrt(static_cast<float>(shape.head_width))};
+    return {query_rows.data(), shape.width(),  shape.head_dim,
+            shape.heads,       shape.head_dim, 1 / std::sqrt(static_cast<float>(shape.head_dim))};
   }
 
   ContiguousKeys<T> keys(const LayerPlan&, Index s) const {
     const TinyShape& shape = model->shape();
-    return {(*batch)[static_cast<std::size_t>(s)]->key(layer, 0), shape.kv_width(), shape.head_width, shape.kv_heads};
+    return {(*batch)[static_cast<std::size_t>(s)]->key(layer, 0), shape.kv_width(), shape.head_dim, shape.kv_heads};
   }
 };
 
@@ -282,7 +282,7 @@ struct TinyFeedForward {
   Index layer;
 
   template <class Context>
-  void feed_forward(Context&, Rows<T> hidden) {
+  void feed_forward(Context&, RowsView<T> hidden) {
     for (Index r = 0; r < hidden.rows; ++r) model->feed_forward(layer, hidden.row(r));
   }
 };
@@ -291,7 +291,7 @@ struct TinyFeedForward {
 template <class T>
 struct TinyFusedBlock : TinyAttention<T> {
   template <class Context>
-  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  void attend(Context& context, const LayerPlan& plan, RowsView<T> hidden) {
     TinyAttention<T>::attend(context, plan, hidden);
     TinyFeedForward<T>{this->model, this->layer}.feed_forward(context, hidden);
   }
@@ -310,7 +310,7 @@ class PlainlyScored {
   PlainlyScored(const TinyModel* model, Index layer, const TinyBatch<T>* batch) : block_{model, layer, batch} {}
 
   template <class Context>
-  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  void attend(Context& context, const LayerPlan& plan, RowsView<T> hidden) {
     block_.attend(context, plan, hidden);
   }
 

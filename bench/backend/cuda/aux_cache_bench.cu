@@ -17,9 +17,9 @@ struct Problem {
     cache.reserve(context, tokens);
   }
 
-  void park() { cache.park(context, Rows<const bf16>(hidden()), chosen_rows, chosen); }
+  void park() { cache.park(context, RowsView<const bf16>(hidden()), chosen_rows, chosen); }
   void revive() { cache.revive(context, chosen, hidden(), chosen_rows); }
-  Rows<bf16> hidden() { return {rows.data(), tokens, width}; }
+  RowsView<bf16> hidden() { return {rows.data(), tokens, width}; }
   Index bytes() const { return 2 * std::ssize(chosen) * width * static_cast<Index>(sizeof(bf16)); }
 
   Stream stream;

@@ -25,11 +25,11 @@ struct Batch {
   }
 
   Index bytes() const { return 2 * static_cast<Index>(some.bytes()); }
-  Rows<T> all_rows() { return {all.data(), tokens, width}; }
-  Rows<T> half(RandomMemory<T>& rows) { return {rows.data(), tokens / 2, width}; }
+  RowsView<T> all_rows() { return {all.data(), tokens, width}; }
+  RowsView<T> half(RandomMemory<T>& rows) { return {rows.data(), tokens / 2, width}; }
 
-  void copy(Rows<T> source, const std::vector<Index>& from, Rows<T> target, const std::vector<Index>& to) {
-    copy_rows(context, Rows<const T>(source), std::span(from), target, std::span(to));
+  void copy(RowsView<T> source, const std::vector<Index>& from, RowsView<T> target, const std::vector<Index>& to) {
+    copy_rows(context, RowsView<const T>(source), std::span(from), target, std::span(to));
   }
 
   Stream stream;

@@ -12,24 +12,24 @@ template <class T>
 struct Problem {
   explicit Problem(const benchmark::State& state)
       : heads(state.range(0)),
-        head_width(state.range(1)),
+        head_dim(state.range(1)),
         key_heads(heads / state.range(2)),
         tokens(state.range(4)),
         active(random_subset<Position>(tokens, tokens * state.range(3) / 100)),
-        query_memory(stream.get(), heads * head_width),
-        key_memory(stream.get(), tokens * key_heads * head_width),
+        query_memory(stream.get(), heads * head_dim),
+        key_memory(stream.get(), tokens * key_heads * head_dim),
         scores(stream.get(), std::ssize(active)) {}
 
   QueryRows<T> queries() const {
-    const float scale = 1 / std::sqrt(static_cast<float>(head_width));
-    return {query_memory.data(), heads * head_width, head_width, heads, head_width, scale};
+    const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+    return {query_memory.data(), heads * head_dim, head_dim, heads, head_dim, scale};
   }
-  ContiguousKeys<T> keys() const { return {key_memory.data(), key_heads * head_width, head_width, key_heads}; }
-  Index bytes() const { return std::ssize(active) * key_heads * head_width * static_cast<Index>(sizeof(T)); }
+  ContiguousKeys<T> keys() const { return {key_memory.data(), key_heads * head_dim, head_dim, key_heads}; }
+  Index bytes() const { return std::ssize(active) * key_heads * head_dim * static_cast<Index>(sizeof(T)); }
 
   Stream stream;
   cuda::Context context{stream.get()};
-  Index heads, head_width, key_heads, tokens;
+  Index heads, head_dim, key_heads, tokens;
   std::vector<Position> active;
   RandomMemory<T> query_memory, key_memory;
   RandomMemory<float> scores;
@@ -74,10 +74,10 @@ void score_memory(benchmark::State& state) {
 }
 
 void shapes(benchmark::internal::Benchmark* bench) {
-  bench->ArgNames({"heads", "head_width", "group", "active", "tokens"})->UseManualTime();
-  for (const auto& [head_width, group] : {std::pair{128, 1}, std::pair{128, 4}, std::pair{64, 8}}) {
+  bench->ArgNames({"heads", "head_dim", "group", "active", "tokens"})->UseManualTime();
+  for (const auto& [head_dim, group] : {std::pair{128, 1}, std::pair{128, 4}, std::pair{64, 8}}) {
     for (const std::int64_t active : {100, 50}) {
-      for (const std::int64_t tokens : device_token_counts) bench->Args({32, head_width, group, active, tokens});
+      for (const std::int64_t tokens : device_token_counts) bench->Args({32, head_dim, group, active, tokens});
     }
   }
 }

@@ -24,7 +24,7 @@ namespace lazyllm::llama {
 namespace {
 
 constexpr int threads = 2;
-constexpr Index dim = 768, ffn = 2048, heads = 12, head_width = 64;
+constexpr Index dim = 768, ffn = 2048, heads = 12, head_dim = 64;
 
 template <class T>
 std::vector<T> random_values(Index count) {
@@ -54,7 +54,7 @@ void linear(benchmark::State& state) {
   const Linear<T> layer(std::span(&tensor, 1), {}, threads, library);
   const auto x = random_values<T>(rows * in);
   std::vector<T> y(static_cast<std::size_t>(rows * out));
-  for (auto _ : state) layer.apply(Rows<const T>(x.data(), rows, in), Rows<T>(y.data(), rows, out), threads);
+  for (auto _ : state) layer.apply(RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out), threads);
   count_flops(state, 2.0 * static_cast<double>(rows * in * out));
 }
 
@@ -95,16 +95,16 @@ void attend(benchmark::State& state) {
   const Index rows = state.range(0), history = state.range(1), kv_heads = state.range(2);
   const Index tokens = rows + history;
   const auto queries = random_values<T>(rows * dim);
-  const auto keys = random_values<T>(tokens * kv_heads * head_width);
-  const auto values = random_values<T>(tokens * kv_heads * head_width);
+  const auto keys = random_values<T>(tokens * kv_heads * head_dim);
+  const auto values = random_values<T>(tokens * kv_heads * head_dim);
   std::vector<T> out(queries.size());
   std::vector<Position> positions(static_cast<std::size_t>(tokens)), limits(static_cast<std::size_t>(rows));
   std::iota(positions.begin(), positions.end(), 0);
   std::iota(limits.begin(), limits.end(), static_cast<Position>(history + 1));
   AttentionWorkspace workspace;
   for (auto _ : state) {
-    attention<T>({heads, kv_heads, head_width, 0.125f}, {queries.data(), rows, dim},
-                 {keys.data(), values.data(), kv_heads * head_width, head_width}, positions, limits,
+    attention<T>({heads, kv_heads, head_dim, 0.125f}, {queries.data(), rows, dim},
+                 {keys.data(), values.data(), kv_heads * head_dim, head_dim}, positions, limits,
                  {out.data(), rows, dim}, threads, workspace);
   }
   const double visible = std::accumulate(limits.begin(), limits.end(), 0.0);
@@ -124,7 +124,7 @@ template <class T>
 void rope(benchmark::State& state) {
   const Index rows = state.range(0);
   auto x = random_values<T>(rows * 3 * dim);
-  RotaryTable table(head_width, 10000, NoRopeScaling(), state.range(1) != 0);
+  RotaryTable table(head_dim, 10000, NoRopeScaling(), state.range(1) != 0);
   table.reserve(rows);
   std::vector<Position> positions(static_cast<std::size_t>(rows));
   std::iota(positions.begin(), positions.end(), 0);

@@ -36,7 +36,7 @@ def main():
     write("config.json", json.dumps({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": c.width,
         "intermediate_size": c.hidden, "num_hidden_layers": c.layers, "num_attention_heads": c.heads,
-        "num_key_value_heads": c.key_heads, "head_dim": c.head_width, "hidden_act": "silu",
+        "num_key_value_heads": c.key_heads, "head_dim": c.head_dim, "hidden_act": "silu",
         "max_position_embeddings": options.context, "rms_norm_eps": c.epsilon, "rope_theta": c.rope_theta,
         "vocab_size": c.vocabulary, "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
         "bos_token_id": data.vocabulary.BOS_ID, "eos_token_id": data.vocabulary.EOS_ID, "torch_dtype": "bfloat16"},

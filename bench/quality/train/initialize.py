@@ -14,7 +14,7 @@ def initialize(model, seed, words):
     copy the words that followed the present word before on the present topic (induction heads, arXiv 2209.11895, but
     for the topic). Nothing else is given: other heads and all feed-forward layers start with no effect.
     """
-    c, width = model.c, model.c.head_width
+    c, width = model.c, model.c.head_dim
     half, groups = width // 2, c.heads // c.key_heads
     generator = torch.Generator().manual_seed(seed)
 

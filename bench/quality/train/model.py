@@ -15,7 +15,7 @@ class Config:
     width: int = 128
     heads: int = 4
     key_heads: int = 2
-    head_width: int = 32
+    head_dim: int = 32
     hidden: int = 256
     rope_theta: float = 1e10
     epsilon: float = 1e-5
@@ -48,8 +48,8 @@ class Layer(nn.Module):
         super().__init__()
         self.c = c
         self.norm1 = nn.Parameter(torch.ones(c.width))
-        self.qkv = nn.Parameter(torch.empty((c.heads + 2 * c.key_heads) * c.head_width, c.width))
-        self.out = nn.Parameter(torch.empty(c.width, c.heads * c.head_width))
+        self.qkv = nn.Parameter(torch.empty((c.heads + 2 * c.key_heads) * c.head_dim, c.width))
+        self.out = nn.Parameter(torch.empty(c.width, c.heads * c.head_dim))
         self.norm2 = nn.Parameter(torch.ones(c.width))
         self.gate_up = nn.Parameter(torch.empty(2 * c.hidden, c.width))
         self.down = nn.Parameter(torch.empty(c.width, c.hidden))
@@ -58,7 +58,7 @@ class Layer(nn.Module):
         c = self.c
         batch, tokens, _ = x.shape
         normed = F.rms_norm(x, (c.width,), self.norm1, c.epsilon)
-        qkv = F.linear(normed, self.qkv).view(batch, tokens, -1, c.head_width).transpose(1, 2)
+        qkv = F.linear(normed, self.qkv).view(batch, tokens, -1, c.head_dim).transpose(1, 2)
         qk, v = qkv[:, :c.heads + c.key_heads], qkv[:, c.heads + c.key_heads:]
         a, b = qk.chunk(2, -1)
         qk = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
@@ -79,7 +79,7 @@ class Llama(nn.Module):
         self.norm = nn.Parameter(torch.ones(c.width))
 
     def forward(self, ids, positions):
-        half = self.c.head_width // 2
+        half = self.c.head_dim // 2
         frequency = self.c.rope_theta ** (-torch.arange(half, device=ids.device, dtype=torch.float32) / half)
         angle = positions[:, None, :, None].float() * frequency
         cosine, sine = (f(angle).to(self.embedding.dtype) for f in (torch.cos, torch.sin))
@@ -101,7 +101,7 @@ def parts(c: Config, name, tensor):
     _, layer, kind = name.split(".")
     prefix = f"model.layers.{layer}."
     if kind == "qkv":
-        q, k = c.heads * c.head_width, c.key_heads * c.head_width
+        q, k = c.heads * c.head_dim, c.key_heads * c.head_dim
         return {prefix + "self_attn.q_proj.weight": tensor[:q], prefix + "self_attn.k_proj.weight": tensor[q:q + k],
                 prefix + "self_attn.v_proj.weight": tensor[q + k:]}
     if kind == "gate_up":

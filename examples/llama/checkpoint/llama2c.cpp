@@ -49,7 +49,7 @@ ModelConfig read_header(std::span<const std::byte> file, std::string_view place)
   ModelConfig config;
   config.architecture = "llama2.c";
   config.width = within("dim", numbers[0], 1, Limits::width);
-  config.ffn_width = within("hidden_dim", numbers[1], 1, Limits::ffn_width);
+  config.intermediate_size = within("hidden_dim", numbers[1], 1, Limits::intermediate_size);
   config.layers = within("n_layers", numbers[2], 1, Limits::layers);
   config.heads = within("n_heads", numbers[3], 1, Limits::heads);
   config.kv_heads = within("n_kv_heads", numbers[4], 1, config.heads);
@@ -61,7 +61,7 @@ ModelConfig read_header(std::span<const std::byte> file, std::string_view place)
   if (config.width % (2 * config.heads) != 0)
     reject(place, "dim in the llama2.c header is {}, expected a multiple of 2 * n_heads ({})", config.width,
            2 * config.heads);
-  config.head_width = within("dim / n_heads", config.width / config.heads, 2, Limits::head_width);
+  config.head_dim = within("dim / n_heads", config.width / config.heads, 2, Limits::head_dim);
   config.norm_epsilon = 1e-5;
   config.rope_interleaved = true;
   config.tied_embeddings = numbers[5] > 0;
@@ -73,8 +73,8 @@ ModelConfig read_header(std::span<const std::byte> file, std::string_view place)
 /// The file's order.
 std::vector<Part> layout(const ModelConfig& config) {
   const Index width = config.width;
-  const Index ffn = config.ffn_width;
-  const Index kv_width = config.kv_heads * config.head_width;
+  const Index ffn = config.intermediate_size;
+  const Index kv_width = config.kv_heads * config.head_dim;
   std::vector<Part> parts = {
       {"model.embed_tokens.weight", false, {config.vocab, width}},
       {"input_layernorm.weight", true, {width}},
@@ -87,7 +87,7 @@ std::vector<Part> layout(const ModelConfig& config) {
       {"mlp.down_proj.weight", true, {width, ffn}},
       {"mlp.up_proj.weight", true, {ffn, width}},
       {"model.norm.weight", false, {width}},
-      {"", false, {2, config.context, config.head_width / 2}},  // tables of cosines and sines
+      {"", false, {2, config.context, config.head_dim / 2}},  // tables of cosines and sines
   };
   if (!config.tied_embeddings) parts.push_back({"lm_head.weight", false, {config.vocab, width}});
   return parts;

@@ -113,7 +113,7 @@ void read_shape(const Fields& fields, Family family, ModelConfig& config) {
   config.vocab = fields.integer("vocab_size", 1, Limits::vocab);
   config.width = fields.integer("hidden_size", 1, Limits::width);
   config.layers = fields.integer("num_hidden_layers", 1, Limits::layers);
-  config.ffn_width = fields.integer("intermediate_size", 1, Limits::ffn_width);
+  config.intermediate_size = fields.integer("intermediate_size", 1, Limits::intermediate_size);
   config.context = fields.integer("max_position_embeddings", 1, Limits::context);
   config.heads = fields.integer("num_attention_heads", 1, Limits::heads);
 
@@ -129,16 +129,16 @@ void read_shape(const Fields& fields, Family family, ModelConfig& config) {
            config.heads, config.kv_heads);
 
   if (fields.has("head_dim")) {
-    config.head_width = fields.integer("head_dim", 2, Limits::head_width);
+    config.head_dim = fields.integer("head_dim", 2, Limits::head_dim);
   } else {
     if (config.width % config.heads != 0)
       reject(fields.place(), "field \"hidden_size\" is {}, expected a multiple of \"num_attention_heads\" ({})",
              config.width, config.heads);
-    config.head_width = config.width / config.heads;
+    config.head_dim = config.width / config.heads;
   }
-  if (config.head_width % 2 != 0 || config.head_width > Limits::head_width)
+  if (config.head_dim % 2 != 0 || config.head_dim > Limits::head_dim)
     reject(fields.place(), "the width of a head is {}, expected an even number up to {} (rotary positions use pairs)",
-           config.head_width, Limits::head_width);
+           config.head_dim, Limits::head_dim);
 }
 
 void read_rope(const Fields& fields, ModelConfig& config) {

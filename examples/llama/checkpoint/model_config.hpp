@@ -42,13 +42,13 @@ struct ModelLimits {
   static constexpr Index width = Index{1} << 17;
   static constexpr Index layers = 1000;
   static constexpr Index heads = 4096;
-  static constexpr Index head_width = 4096;
-  static constexpr Index ffn_width = Index{1} << 20;
+  static constexpr Index head_dim = 4096;
+  static constexpr Index intermediate_size = Index{1} << 20;
   static constexpr Index context = Index{1} << 30;
 };
 
 /// Shape and constants of a Llama-like model. Every reader below returns it checked: sizes are within `ModelLimits`,
-/// `heads` is a multiple of `kv_heads`, and `head_width` is even.
+/// `heads` is a multiple of `kv_heads`, and `head_dim` is even.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM" or "llama2.c".
   Index vocab = 0;
@@ -56,13 +56,13 @@ struct ModelConfig {
   Index layers = 0;
   Index heads = 0;
   Index kv_heads = 0;
-  Index head_width = 0;  ///< Not always width / heads.
-  Index ffn_width = 0;
+  Index head_dim = 0;  ///< Not always width / heads.
+  Index intermediate_size = 0;
   Index context = 0;  ///< Most positions in one sequence.
   double norm_epsilon = 1e-6;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  bool rope_interleaved = false;  ///< true: rotate elements (2i, 2i+1) as llama2.c; false: (i, i + head_width / 2).
+  bool rope_interleaved = false;  ///< true: rotate elements (2i, 2i+1) as llama2.c; false: (i, i + head_dim / 2).
   bool tied_embeddings = false;   ///< true: the classifier is the embedding table; there is no lm_head.weight.
   bool qkv_bias = false;
   std::optional<Index> sliding_window;  ///< Keys that a token sees, itself included; empty: all.

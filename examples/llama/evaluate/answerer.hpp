@@ -91,7 +91,7 @@ class Answerer {
 
  private:
   static Index kv_bytes(const ModelConfig& config, Index tokens) {
-    return 2 * tokens * config.layers * config.kv_heads * config.head_width * static_cast<Index>(sizeof(T));
+    return 2 * tokens * config.layers * config.kv_heads * config.head_dim * static_cast<Index>(sizeof(T));
   }
 
   template <class Decoder>

@@ -139,16 +139,14 @@ void for_tiles(Index first, Index count, const Body& body) {
 template <class T>
 struct Task {
   AttentionShape shape;
-  Rows<const T> queries;
+  RowsView<const T> queries;
   KeyValues<T> cache;
   Positions keys;
   Positions key_limits;
-  Rows<T> out;
+  RowsView<T> out;
 
   Index group() const { return shape.heads / shape.kv_heads; }
-  Index head_offset(Index kv_head, Index query) const {
-    return (kv_head * group() + query % group()) * shape.head_width;
-  }
+  Index head_offset(Index kv_head, Index query) const { return (kv_head * group() + query % group()) * shape.head_dim; }
   const T* query(Index kv_head, Index query) const {
     return queries.row(query / group()) + head_offset(kv_head, query);
   }
@@ -173,24 +171,22 @@ class Block {
 
  public:
   /// Floats of scratch memory that a block needs.
-  static Index scratch(Index head_width) {
-    return (2 * head_width + 2 * block_keys) * width + 2 * block_keys * head_width;
-  }
+  static Index scratch(Index head_dim) { return (2 * head_dim + 2 * block_keys) * width + 2 * block_keys * head_dim; }
 
   Block(const Task<T>& task, Index kv_head, Index first, Index count, float* memory)
       : task_(task), kv_head_(kv_head), first_(first), count_(count) {
-    const Index head_width = task.shape.head_width;
+    const Index head_dim = task.shape.head_dim;
     const auto take = [&](Index floats) {
       float* const part = memory;
       memory += floats;
       return part;
     };
-    queries_ = reinterpret_cast<Lines>(take(head_width * width));
-    outputs_ = reinterpret_cast<Lines>(take(head_width * width));
+    queries_ = reinterpret_cast<Lines>(take(head_dim * width));
+    outputs_ = reinterpret_cast<Lines>(take(head_dim * width));
     scores_ = reinterpret_cast<Lines>(take(block_keys * width));
     weights_ = reinterpret_cast<Lines>(take(block_keys * width));
-    keys_ = reinterpret_cast<Stored*>(take(block_keys * head_width));
-    values_ = reinterpret_cast<Stored*>(take(block_keys * head_width));
+    keys_ = reinterpret_cast<Stored*>(take(block_keys * head_dim));
+    values_ = reinterpret_cast<Stored*>(take(block_keys * head_dim));
   }
 
   void run() {
@@ -214,14 +210,14 @@ class Block {
  private:
   /// Puts the queries across the lanes. Spare lanes repeat the last query.
   void load_queries() {
-    const Index steps = task_.shape.head_width / Products::depth;
+    const Index steps = task_.shape.head_dim / Products::depth;
     for (Index lane = 0; lane < width; ++lane) {
       const Index query = first_ + std::min(lane, count_ - 1);
       const T* const from = task_.query(kv_head_, query);
       limits_(lane) = task_.limit(query);
       for (Index k = 0; k < steps; ++k) put(queries_, k, lane, from + k * Products::depth);
     }
-    std::fill_n(reinterpret_cast<float*>(outputs_), task_.shape.head_width * width, 0.0f);
+    std::fill_n(reinterpret_cast<float*>(outputs_), task_.shape.head_dim * width, 0.0f);
   }
 
   static void put(Lines lines, Index k, Index lane, const T* from) {
@@ -234,22 +230,22 @@ class Block {
   }
 
   void score(Index key, Index count) {
-    const Index head_width = task_.shape.head_width;
+    const Index head_dim = task_.shape.head_dim;
     std::array<const Stored*, block_keys> from;
     for (Index i = 0; i < count; ++i) {
       const T* const in_place = task_.cache.keys + task_.offset(kv_head_, key + i);
       if constexpr (std::is_same_v<T, Stored>) {
         from[static_cast<std::size_t>(i)] = in_place;
       } else {
-        widen(in_place, head_width, keys_ + i * head_width);
-        from[static_cast<std::size_t>(i)] = keys_ + i * head_width;
+        widen(in_place, head_dim, keys_ + i * head_dim);
+        from[static_cast<std::size_t>(i)] = keys_ + i * head_dim;
       }
     }
     for_tiles<height>(0, count, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
       Vector sum[Height][Columns] = {};
       const Stored* const* const rows = from.data() + first;
       add_products<Products>(
-          head_width / Products::depth,
+          head_dim / Products::depth,
           [rows](Index i, Index k) { return Products::load(rows[i] + k * Products::depth); }, queries_, sum);
       for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, scores_[first + i]);
     });
@@ -278,20 +274,20 @@ class Block {
   }
 
   void add_values(Index key, Index count) {
-    const Index head_width = task_.shape.head_width;
+    const Index head_dim = task_.shape.head_dim;
     load_values(key, count);
     if constexpr (Products::depth == 2) pair_weights(count);
     const Lines weights = Products::depth == 2 ? weights_ : scores_;
     const Stored* const values = values_;
     Vector correction[Columns];
     std::memcpy(correction, correction_.data(), sizeof(correction));
-    for_tiles<height>(0, head_width, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
+    for_tiles<height>(0, head_dim, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
       Vector sum[Height][Columns];
       for (int i = 0; i < Height; ++i) {
         for (int c = 0; c < Columns; ++c) sum[i][c] = outputs_[first + i][c] * correction[c];
       }
       const Stored* const column = values + first * Products::depth;
-      const Index stride = head_width * Products::depth;
+      const Index stride = head_dim * Products::depth;
       add_products<Products>(
           (count + Products::depth - 1) / Products::depth,
           [column, stride](Index i, Index k) { return Products::load(column + k * stride + i * Products::depth); },
@@ -300,21 +296,21 @@ class Block {
     });
   }
 
-  /// Copies the block's values `[count x head_width]`; in pairs, the same element of two tokens side by side.
+  /// Copies the block's values `[count x head_dim]`; in pairs, the same element of two tokens side by side.
   void load_values(Index key, Index count) {
-    const Index head_width = task_.shape.head_width;
+    const Index head_dim = task_.shape.head_dim;
     for (Index i = 0; i < count; i += Products::depth) {
       const T* const even = task_.cache.values + task_.offset(kv_head_, key + i);
-      Stored* const to = values_ + i * head_width;
+      Stored* const to = values_ + i * head_dim;
       if constexpr (Products::depth == 2) {
         // The last token of an odd count is its own neighbour, with weight 0.
         const T* const odd = i + 1 < count ? task_.cache.values + task_.offset(kv_head_, key + i + 1) : even;
-        for (Index k = 0; k < head_width; ++k) {
+        for (Index k = 0; k < head_dim; ++k) {
           const std::uint32_t pair = even[k].value | std::uint32_t{odd[k].value} << 16;
           std::memcpy(static_cast<void*>(to + 2 * k), &pair, sizeof(pair));
         }
       } else {
-        widen(even, head_width, to);
+        widen(even, head_dim, to);
       }
     }
   }
@@ -328,12 +324,12 @@ class Block {
   }
 
   void store() {
-    const Index head_width = task_.shape.head_width;
-    for (Index k = 0; k < head_width; ++k) line(outputs_, k) /= total_;
+    const Index head_dim = task_.shape.head_dim;
+    for (Index k = 0; k < head_dim; ++k) line(outputs_, k) /= total_;
     for (Index lane = 0; lane < count_; ++lane) {
       T* const to = task_.result(kv_head_, first_ + lane);
       const float* const from = reinterpret_cast<const float*>(outputs_) + lane;
-      for (Index k = 0; k < head_width; ++k) to[k] = round_to<T>(from[k * width]);
+      for (Index k = 0; k < head_dim; ++k) to[k] = round_to<T>(from[k * width]);
     }
   }
 
@@ -343,12 +339,12 @@ class Block {
   Index kv_head_;
   Index first_;
   Index count_;
-  Lines queries_;   // [head_width] elements or pairs of them
-  Lines outputs_;   // [head_width] not yet divided by total_
+  Lines queries_;   // [head_dim] elements or pairs of them
+  Lines outputs_;   // [head_dim] not yet divided by total_
   Lines scores_;    // [block_keys]
   Lines weights_;   // [block_keys / 2] pairs
-  Stored* keys_;    // [block_keys x head_width] where keys must be converted
-  Stored* values_;  // [block_keys x head_width]
+  Stored* keys_;    // [block_keys x head_dim] where keys must be converted
+  Stored* values_;  // [block_keys x head_dim]
   Eigen::Array<Position, width, 1> limits_;
   Row maximum_, total_, correction_;
 };
@@ -358,7 +354,7 @@ void run(const Task<T>& task, [[maybe_unused]] int threads, AttentionWorkspace& 
   constexpr Index width = Columns * lanes;
   const Index queries = task.query_count();
   const Index blocks = (queries + width - 1) / width;
-  const Index scratch = Block<T, Columns>::scratch(task.shape.head_width);
+  const Index scratch = Block<T, Columns>::scratch(task.shape.head_dim);
   float* const memory = workspace.reserve(threads * scratch);
   // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
   // together.
@@ -392,14 +388,14 @@ template <int Count, int... Lane>
 /// What one chunk of keys gives one query: the values' weighted sum and the weights' total, relative to the chunk's
 /// largest score.
 struct Partial {
-  float* outputs;  // [head_width]
+  float* outputs;  // [head_dim]
   float& maximum;
   float& total;
 
-  static Index floats(Index head_width) { return round_up(head_width) + lanes; }
+  static Index floats(Index head_dim) { return round_up(head_dim) + lanes; }
   static Index round_up(Index count) { return (count + lanes - 1) / lanes * lanes; }
-  Partial(float* memory, Index head_width)
-      : outputs(memory), maximum(memory[round_up(head_width)]), total(memory[round_up(head_width) + 1]) {}
+  Partial(float* memory, Index head_dim)
+      : outputs(memory), maximum(memory[round_up(head_dim)]), total(memory[round_up(head_dim) + 1]) {}
 };
 
 /// A few queries of each key/value head, chunk by chunk of the keys, each with a softmax of its own.
@@ -415,7 +411,7 @@ class Chunks {
 
   void run([[maybe_unused]] int threads, AttentionWorkspace& workspace) {
     const Index queries = task_.query_count(), heads = task_.shape.kv_heads;
-    const Index partials = heads * queries * chunks_ * Partial::floats(task_.shape.head_width);
+    const Index partials = heads * queries * chunks_ * Partial::floats(task_.shape.head_dim);
     memory_ = workspace.reserve(partials + threads * height * chunk_keys);
 #pragma omp parallel num_threads(threads)
     {
@@ -437,9 +433,9 @@ class Chunks {
 
  private:
   Partial partial(Index kv_head, Index query, Index chunk) const {
-    const Index head_width = task_.shape.head_width;
+    const Index head_dim = task_.shape.head_dim;
     const Index number = (kv_head * task_.query_count() + query) * chunks_ + chunk;
-    return {memory_ + number * Partial::floats(head_width), head_width};
+    return {memory_ + number * Partial::floats(head_dim), head_dim};
   }
 
   /// The chunk's partial results for queries `query` to `query + Height - 1`. `scores` is `[Height x chunk_keys]`.
@@ -461,16 +457,16 @@ class Chunks {
     for (int q = 0; q < Height; ++q) {
       weigh(scores + q * chunk_keys, count, task_.limit(query + q) - key, partial(kv_head, query + q, chunk));
     }
-    const Index head_width = task_.shape.head_width;
+    const Index head_dim = task_.shape.head_dim;
     const T* const values = task_.cache.values;
     for_tiles<columns>(
-        0, Partial::round_up(head_width) / lanes, [&]<int Columns>(Index column, std::integral_constant<int, Columns>) {
+        0, Partial::round_up(head_dim) / lanes, [&]<int Columns>(Index column, std::integral_constant<int, Columns>) {
           const Index first = column * lanes;
           Vector sum[Height][Columns] = {};
           for (Index i = 0; i < count; ++i) {
             const Index at = offsets[static_cast<std::size_t>(i)] + first;
             for (int c = 0; c < Columns; ++c) {
-              const Vector floats = load_floats(values + at + c * lanes, head_width - first - c * lanes);
+              const Vector floats = load_floats(values + at + c * lanes, head_dim - first - c * lanes);
               for (int q = 0; q < Height; ++q) sum[q][c] += scores[q * chunk_keys + i] * floats;
             }
           }
@@ -484,13 +480,13 @@ class Chunks {
   /// The products of a query with as many keys as there are lanes.
   void score(const T* query, const Index* offsets, float* scores) const {
     constexpr int step = lanes * Products::depth;
-    const Index head_width = task_.shape.head_width;
+    const Index head_dim = task_.shape.head_dim;
     Vector sum[lanes] = {};
     const T* const keys = task_.cache.keys;
-    for (Index first = 0; first < head_width; first += step) {
-      const Vector a = Products::load(query + first, head_width - first);
+    for (Index first = 0; first < head_dim; first += step) {
+      const Vector a = Products::load(query + first, head_dim - first);
       for (int i = 0; i < lanes; ++i) {
-        sum[i] = Products::add(a, Products::load(keys + offsets[i] + first, head_width - first), sum[i]);
+        sum[i] = Products::add(a, Products::load(keys + offsets[i] + first, head_dim - first), sum[i]);
       }
     }
     const Vector result = sums_of_lanes(sum, std::make_integer_sequence<int, lanes>());
@@ -516,8 +512,8 @@ class Chunks {
     float maximum = partial(kv_head, query, 0).maximum;
     for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(kv_head, query, chunk).maximum);
     float total = 0;
-    const Index head_width = task_.shape.head_width;
-    Line outputs(partial(kv_head, query, 0).outputs, head_width);
+    const Index head_dim = task_.shape.head_dim;
+    Line outputs(partial(kv_head, query, 0).outputs, head_dim);
     for (Index chunk = 0; chunk < chunks; ++chunk) {
       const Partial part = partial(kv_head, query, chunk);
       const float weight = std::exp((part.maximum - maximum) * task_.shape.scale);
@@ -525,11 +521,11 @@ class Chunks {
       if (chunk == 0) {
         outputs *= weight;
       } else {
-        outputs += weight * Line(part.outputs, head_width);
+        outputs += weight * Line(part.outputs, head_dim);
       }
     }
     outputs /= total;
-    round_to(outputs.data(), head_width, task_.result(kv_head, query));
+    round_to(outputs.data(), head_dim, task_.result(kv_head, query));
   }
 
   const Task<T>& task_;
@@ -542,9 +538,9 @@ void check(const Task<T>& task, int threads) {
   const AttentionShape& shape = task.shape;
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
     detail::fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
-  if (shape.head_width < 2 || shape.head_width % 2 != 0)
-    detail::fail("attention: head width ", shape.head_width, " is out of range, even and at least 2");
-  const Index width = shape.heads * shape.head_width;
+  if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
+    detail::fail("attention: head width ", shape.head_dim, " is out of range, even and at least 2");
+  const Index width = shape.heads * shape.head_dim;
   if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
     detail::fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows,
                  " x ", task.out.width, "], both must be [rows x ", width, "]");
@@ -562,8 +558,8 @@ void check(const Task<T>& task, int threads) {
 }  // namespace
 
 template <class T>
-void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValues<T>& cache, Positions keys,
-               Positions key_limits, Rows<T> out, int threads, AttentionWorkspace& workspace) {
+void attention(const AttentionShape& shape, RowsView<const T> queries, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, RowsView<T> out, int threads, AttentionWorkspace& workspace) {
   const Task<T> task{shape, queries, cache, keys, key_limits, out};
   check(task, threads);
   const Index count = task.query_count();
@@ -579,9 +575,9 @@ void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValu
   }
 }
 
-template void attention(const AttentionShape&, Rows<const float>, const KeyValues<float>&, Positions, Positions,
-                        Rows<float>, int, AttentionWorkspace&);
-template void attention(const AttentionShape&, Rows<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
-                        Positions, Positions, Rows<Eigen::bfloat16>, int, AttentionWorkspace&);
+template void attention(const AttentionShape&, RowsView<const float>, const KeyValues<float>&, Positions, Positions,
+                        RowsView<float>, int, AttentionWorkspace&);
+template void attention(const AttentionShape&, RowsView<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
+                        Positions, Positions, RowsView<Eigen::bfloat16>, int, AttentionWorkspace&);
 
 }  // namespace lazyllm::llama

@@ -34,19 +34,20 @@ class AttentionWorkspace {
 };
 
 /// out = softmax(scale Q K^T, visible keys only) V, with float sums, in blocks: no `[rows x keys]` matrix.
-/// `queries` and `out` are `[rows x heads * head_width]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and V of
+/// `queries` and `out` are `[rows x heads * head_dim]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and V of
 /// no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size(). A
 /// row's result does not depend on `threads`, and on no other row but through their number: a call with at most 8 query
 /// rows per key/value head (4 with AVX, 2 with SSE) sums up in another order than one with more. Within either kind a
 /// row depends on its query and the keys it sees only, bit for bit.
 /// Throws `lazyllm::invalid_argument` when the shapes do not fit each other or a limit is out of range.
 template <class T>
-void attention(const AttentionShape& shape, Rows<const T> queries, const KeyValues<T>& cache, Positions keys,
-               Positions key_limits, Rows<T> out, int threads, AttentionWorkspace& workspace);
+void attention(const AttentionShape& shape, RowsView<const T> queries, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, RowsView<T> out, int threads, AttentionWorkspace& workspace);
 
-extern template void attention(const AttentionShape&, Rows<const float>, const KeyValues<float>&, Positions, Positions,
-                               Rows<float>, int, AttentionWorkspace&);
-extern template void attention(const AttentionShape&, Rows<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
-                               Positions, Positions, Rows<Eigen::bfloat16>, int, AttentionWorkspace&);
+extern template void attention(const AttentionShape&, RowsView<const float>, const KeyValues<float>&, Positions,
+                               Positions, RowsView<float>, int, AttentionWorkspace&);
+extern template void attention(const AttentionShape&, RowsView<const Eigen::bfloat16>,
+                               const KeyValues<Eigen::bfloat16>&, Positions, Positions, RowsView<Eigen::bfloat16>, int,
+                               AttentionWorkspace&);
 
 }  // namespace lazyllm::llama

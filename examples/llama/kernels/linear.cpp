@@ -83,7 +83,7 @@ template <class T>
 Linear<T>::~Linear() = default;
 
 template <class T>
-void Linear<T>::check(Rows<const T> x, Index y_rows, Index y_width, Index y_stride) const {
+void Linear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Index y_stride) const {
   if (x.width != in_ || y_width != out_ || x.rows != y_rows)
     detail::fail("Linear: x [", x.rows, " x ", x.width, "] and y [", y_rows, " x ", y_width, "], allowed are [rows x ",
                  in_, "] and [rows x ", out_, "]");
@@ -93,7 +93,7 @@ void Linear<T>::check(Rows<const T> x, Index y_rows, Index y_width, Index y_stri
 }
 
 template <class T>
-void Linear<T>::multiply(Rows<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
+void Linear<T>::multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
   if (threads < 1) detail::fail("Linear: threads ", threads, " is out of range, at least 1");
   if (x.rows > 0) weights_->multiply(x.data, x.rows, y, y_is_float, accumulate, threads);
 }

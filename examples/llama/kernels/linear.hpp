@@ -43,20 +43,20 @@ class Linear {
   /// Throws `lazyllm::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, both without gaps between rows.
   template <class Y>
   requires std::same_as<Y, T> || std::same_as<Y, float>
-  void apply(Rows<const T> x, Rows<Y> y, int threads) const {
+  void apply(RowsView<const T> x, RowsView<Y> y, int threads) const {
     check(x, y.rows, y.width, y.stride);
     multiply(x, y.data, std::same_as<Y, float>, false, threads);
   }
 
   /// y += x W^T + bias, summed before the result is rounded to T: a residual connection.
-  void accumulate(Rows<const T> x, Rows<T> y, int threads) const {
+  void accumulate(RowsView<const T> x, RowsView<T> y, int threads) const {
     check(x, y.rows, y.width, y.stride);
     multiply(x, y.data, std::same_as<T, float>, true, threads);
   }
 
  private:
-  void check(Rows<const T> x, Index y_rows, Index y_width, Index y_stride) const;
-  void multiply(Rows<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const;
+  void check(RowsView<const T> x, Index y_rows, Index y_width, Index y_stride) const;
+  void multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const;
 
   Index in_ = 0;
   Index out_ = 0;

@@ -58,7 +58,7 @@ void rotate_head(T* head, const float* cosines, const float* sines, Index half, 
 }  // namespace
 
 template <class T>
-void rms_norm(Rows<const T> x, std::span<const float> weight, float epsilon, Rows<T> out, int threads) {
+void rms_norm(RowsView<const T> x, std::span<const float> weight, float epsilon, RowsView<T> out, int threads) {
   check("rms_norm", x.rows == out.rows && x.width == out.width && x.width == std::ssize(weight));
   for_rows(x.rows, x.width, threads, [&](Index i) {
     float squares = 0;
@@ -76,22 +76,22 @@ void rms_norm(Rows<const T> x, std::span<const float> weight, float epsilon, Row
   });
 }
 
-RotaryTable::RotaryTable(Index head_width, double theta, const RopeScaling& scaling, bool interleaved)
+RotaryTable::RotaryTable(Index head_dim, double theta, const RopeScaling& scaling, bool interleaved)
     : interleaved_(interleaved) {
-  if (head_width < 2 || head_width % 2 != 0)
-    detail::fail("RotaryTable: head width ", head_width, " is out of range, even and at least 2");
-  for (Index i = 0; i < head_width; i += 2) {
-    const double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(head_width));
+  if (head_dim < 2 || head_dim % 2 != 0)
+    detail::fail("RotaryTable: head width ", head_dim, " is out of range, even and at least 2");
+  for (Index i = 0; i < head_dim; i += 2) {
+    const double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(head_dim));
     frequencies_.push_back(std::visit([&](const auto& kind) { return scaled(frequency, kind); }, scaling));
   }
 }
 
 void RotaryTable::reserve(Index positions) {
   if (positions <= positions_) return;
-  const Index half = head_width() / 2;
-  angles_.resize(static_cast<std::size_t>(positions * head_width()));
+  const Index half = head_dim() / 2;
+  angles_.resize(static_cast<std::size_t>(positions * head_dim()));
   for (Index position = positions_; position < positions; ++position) {
-    float* const row = angles_.data() + position * head_width();
+    float* const row = angles_.data() + position * head_dim();
     for (Index i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) * frequencies_[static_cast<std::size_t>(i)];
       row[i] = static_cast<float>(std::cos(angle));
@@ -102,8 +102,8 @@ void RotaryTable::reserve(Index positions) {
 }
 
 template <class T>
-void rotate(Rows<T> rows, Positions positions, const RotaryTable& table, int threads) {
-  const Index width = table.head_width();
+void rotate(RowsView<T> rows, Positions positions, const RotaryTable& table, int threads) {
+  const Index width = table.head_dim();
   check("rotate", rows.rows == std::ssize(positions) && rows.width % width == 0);
   for (const Position position : positions) {
     if (position < 0 || position >= table.positions())
@@ -123,7 +123,7 @@ void rotate(Rows<T> rows, Positions positions, const RotaryTable& table, int thr
 }
 
 template <class T>
-void swiglu(Rows<const T> gate_up, Rows<T> out, int threads) {
+void swiglu(RowsView<const T> gate_up, RowsView<T> out, int threads) {
   check("swiglu", gate_up.rows == out.rows && gate_up.width == 2 * out.width);
   for_rows(out.rows, out.width, threads, [&](Index i) {
     for_blocks(out.width, [&](Index at, Index count) {
@@ -137,7 +137,7 @@ void swiglu(Rows<const T> gate_up, Rows<T> out, int threads) {
 }
 
 template <class T>
-void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> out, int threads) {
+void embed(const Tensor& table, std::span<const std::int32_t> tokens, RowsView<T> out, int threads) {
   check("embed", table.shape.size() == 2 && out.rows == std::ssize(tokens) && out.width == table.shape[1]);
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= table.shape[0])
@@ -153,11 +153,11 @@ void embed(const Tensor& table, std::span<const std::int32_t> tokens, Rows<T> ou
   });
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                        \
-  template void rms_norm(Rows<const T>, std::span<const float>, float, Rows<T>, int); \
-  template void rotate(Rows<T>, Positions, const RotaryTable&, int);                  \
-  template void swiglu(Rows<const T>, Rows<T>, int);                                  \
-  template void embed(const Tensor&, std::span<const std::int32_t>, Rows<T>, int);
+#define LAZYLLM_INSTANTIATE(T)                                                                \
+  template void rms_norm(RowsView<const T>, std::span<const float>, float, RowsView<T>, int); \
+  template void rotate(RowsView<T>, Positions, const RotaryTable&, int);                      \
+  template void swiglu(RowsView<const T>, RowsView<T>, int);                                  \
+  template void embed(const Tensor&, std::span<const std::int32_t>, RowsView<T>, int);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(Eigen::bfloat16)
 #undef LAZYLLM_INSTANTIATE

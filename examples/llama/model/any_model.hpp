@@ -26,7 +26,7 @@ class AnyDecoder {
   virtual ~AnyDecoder() = default;
 
   virtual std::span<const float> step(Tokens tokens) = 0;
-  virtual Rows<const float> step_all(std::span<const Tokens> tokens) = 0;
+  virtual RowsView<const float> step_all(std::span<const Tokens> tokens) = 0;
   virtual void clear() = 0;
   virtual void observe_layers(LayerObserver observer) = 0;
   virtual Index length(Index s = 0) const = 0;

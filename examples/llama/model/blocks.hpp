@@ -30,39 +30,39 @@ struct Shared {
   std::vector<Index> last_indices, indices;
 
   /// The first `rows` rows of `buffer`, which is grown to hold them.
-  static Rows<T> take(Context& context, Buffer& buffer, Index rows, Index width) {
+  static RowsView<T> take(Context& context, Buffer& buffer, Index rows, Index width) {
     buffer.reserve(context, rows, width);
     return buffer.rows().subrows(0, rows);
   }
 
   /// y = x W^T, counted.
-  void apply(Context& context, const typename Model<T, Device>::Linear& linear, Rows<T> x, Rows<T> y) {
-    Device::apply(context, linear, Rows<const T>(x), y);
+  void apply(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> x, RowsView<T> y) {
+    Device::apply(context, linear, RowsView<const T>(x), y);
     count(x.rows, linear);
   }
 
   /// y += x W^T, counted.
-  void accumulate(Context& context, const typename Model<T, Device>::Linear& linear, Rows<T> x, Rows<T> y) {
-    Device::accumulate(context, linear, Rows<const T>(x), y);
+  void accumulate(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> x, RowsView<T> y) {
+    Device::accumulate(context, linear, RowsView<const T>(x), y);
     count(x.rows, linear);
   }
 
   /// The last of the `rows` of each sequence, without gaps: a view where they lie like this, else copied to `buffer`.
-  Rows<T> last_rows(Context& context, const LayerPlan& plan, Rows<T> rows, Buffer& buffer) {
+  RowsView<T> last_rows(Context& context, const LayerPlan& plan, RowsView<T> rows, Buffer& buffer) {
     const Index sequences = plan.sequences();
     if (lie_together(plan)) return rows.subrows(rows.rows - sequences, sequences);
     list_last_rows(plan);
-    const Rows<T> last = take(context, buffer, sequences, rows.width);
-    copy_rows(context, Rows<const T>(rows), std::span<const Index>(last_indices), last,
+    const RowsView<T> last = take(context, buffer, sequences, rows.width);
+    copy_rows(context, RowsView<const T>(rows), std::span<const Index>(last_indices), last,
               std::span<const Index>(indices));
     return last;
   }
 
   /// Copies what `last_rows` has copied back.
-  void put_back(Context& context, const LayerPlan& plan, Rows<T> last, Rows<T> rows) {
+  void put_back(Context& context, const LayerPlan& plan, RowsView<T> last, RowsView<T> rows) {
     if (lie_together(plan)) return;
     list_last_rows(plan);
-    copy_rows(context, Rows<const T>(last), std::span<const Index>(indices), rows,
+    copy_rows(context, RowsView<const T>(last), std::span<const Index>(indices), rows,
               std::span<const Index>(last_indices));
   }
 
@@ -90,28 +90,28 @@ class AttentionBlock {
 
   AttentionBlock(Shared<T, Device>* shared, Index layer) : shared_(shared), layer_(layer) {}
 
-  void attend(Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  void attend(Context& context, const LayerPlan& plan, RowsView<T> hidden) {
     const ModelConfig& config = shared_->model->config();
     const auto& weights = shared_->model->layer(layer_);
-    const Index query_width = config.heads * config.head_width;
+    const Index query_width = config.heads * config.head_dim;
 
-    const Rows<T> normed = shared_->take(context, shared_->normed, plan.rows(), config.width);
-    Device::rms_norm(context, Rows<const T>(hidden), weights.attention_norm, static_cast<float>(config.norm_epsilon),
-                     normed);
-    const Rows<T> key_values =
-        shared_->take(context, shared_->key_values, plan.rows(), 2 * config.kv_heads * config.head_width);
+    const RowsView<T> normed = shared_->take(context, shared_->normed, plan.rows(), config.width);
+    Device::rms_norm(context, RowsView<const T>(hidden), weights.attention_norm,
+                     static_cast<float>(config.norm_epsilon), normed);
+    const RowsView<T> key_values =
+        shared_->take(context, shared_->key_values, plan.rows(), 2 * config.kv_heads * config.head_dim);
     shared_->apply(context, weights.key_value, normed, key_values);
     shared_->attention.store(context, plan, layer_, key_values);
 
     const bool last = plan.last_rows_only();
-    const Rows<T> inputs = last ? shared_->last_rows(context, plan, normed, shared_->last_normed) : normed;
+    const RowsView<T> inputs = last ? shared_->last_rows(context, plan, normed, shared_->last_normed) : normed;
     queries_ = shared_->take(context, shared_->queries, inputs.rows, query_width);
     shared_->apply(context, weights.query, inputs, queries_);
-    const Rows<T> mixed = shared_->take(context, shared_->mixed, inputs.rows, query_width);
+    const RowsView<T> mixed = shared_->take(context, shared_->mixed, inputs.rows, query_width);
     shared_->attention.attend(context, plan, layer_, queries_, mixed);
     count_attention(plan, query_width);
     if (last) {
-      const Rows<T> outputs = shared_->last_rows(context, plan, hidden, shared_->last_hidden);
+      const RowsView<T> outputs = shared_->last_rows(context, plan, hidden, shared_->last_hidden);
       shared_->accumulate(context, weights.output, mixed, outputs);
       shared_->put_back(context, plan, outputs, hidden);
     } else {
@@ -121,8 +121,7 @@ class AttentionBlock {
 
   QueryRows<T> queries(const LayerPlan&) const {
     const ModelConfig& config = shared_->model->config();
-    return {queries_.data, queries_.stride,   config.head_width,
-            config.heads,  config.head_width, attention_scale(config)};
+    return {queries_.data, queries_.stride, config.head_dim, config.heads, config.head_dim, attention_scale(config)};
   }
 
   auto keys(const LayerPlan&, Index s) const { return shared_->attention.keys(s, layer_); }
@@ -140,7 +139,7 @@ class AttentionBlock {
 
   Shared<T, Device>* shared_;
   Index layer_;
-  Rows<T> queries_;
+  RowsView<T> queries_;
 };
 
 /// Norm, gated MLP and residual of one layer, as `lazyllm::FeedForward` asks for it.
@@ -151,19 +150,19 @@ class FeedForwardBlock {
 
   FeedForwardBlock(Shared<T, Device>* shared, Index layer) : shared_(shared), layer_(layer) {}
 
-  void feed_forward(Context& context, Rows<T> hidden) {
+  void feed_forward(Context& context, RowsView<T> hidden) {
     const ModelConfig& config = shared_->model->config();
     const auto& weights = shared_->model->layer(layer_);
     for (Index first = 0; first < hidden.rows; first += Device::feed_forward_rows) {
       const Index rows = std::min(Device::feed_forward_rows, hidden.rows - first);
-      const Rows<T> part = hidden.subrows(first, rows);
-      const Rows<T> normed = shared_->take(context, shared_->normed, rows, config.width);
-      const Rows<T> gate_up = shared_->take(context, shared_->gate_up, rows, 2 * config.ffn_width);
-      const Rows<T> gated = shared_->take(context, shared_->gated, rows, config.ffn_width);
-      Device::rms_norm(context, Rows<const T>(part), weights.feed_forward_norm, static_cast<float>(config.norm_epsilon),
-                       normed);
+      const RowsView<T> part = hidden.subrows(first, rows);
+      const RowsView<T> normed = shared_->take(context, shared_->normed, rows, config.width);
+      const RowsView<T> gate_up = shared_->take(context, shared_->gate_up, rows, 2 * config.intermediate_size);
+      const RowsView<T> gated = shared_->take(context, shared_->gated, rows, config.intermediate_size);
+      Device::rms_norm(context, RowsView<const T>(part), weights.feed_forward_norm,
+                       static_cast<float>(config.norm_epsilon), normed);
       shared_->apply(context, weights.gate_up, normed, gate_up);
-      Device::swiglu(context, Rows<const T>(gate_up), gated);
+      Device::swiglu(context, RowsView<const T>(gate_up), gated);
       shared_->accumulate(context, weights.down, gated, part);
     }
   }

@@ -24,21 +24,21 @@ template <class T>
 class CpuAttention {
  public:
   CpuAttention(cpu::Context&, const ModelConfig& config, const KvRoom& room)
-      : shape_{config.heads, config.kv_heads, config.head_width, attention_scale(config)},
-        rotary_(config.head_width, config.rope_theta, config.rope_scaling, config.rope_interleaved) {
+      : shape_{config.heads, config.kv_heads, config.head_dim, attention_scale(config)},
+        rotary_(config.head_dim, config.rope_theta, config.rope_scaling, config.rope_interleaved) {
     if (room.page_size != 0) detail::fail("K/V pages of ", room.page_size, " tokens: on the CPU there are no pages");
     rotary_.reserve(room.capacity);
     for (Index s = 0; s < room.sequences; ++s) {
-      caches_.emplace_back(config.layers, config.kv_heads, config.head_width, room.capacity);
+      caches_.emplace_back(config.layers, config.kv_heads, config.head_dim, room.capacity);
     }
   }
 
-  /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_width]` and copies keys and values to their
+  /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_dim]` and copies keys and values to their
   /// positions in the caches.
-  void store(cpu::Context& context, const LayerPlan& plan, Index layer, Rows<T> key_values) {
-    const Index width = shape_.head_width;
+  void store(cpu::Context& context, const LayerPlan& plan, Index layer, RowsView<T> key_values) {
+    const Index width = shape_.head_dim;
     const Index kv_width = shape_.kv_heads * width;
-    rotate(Rows<T>(key_values.data, key_values.rows, kv_width, key_values.stride), plan.positions(), rotary_,
+    rotate(RowsView<T>(key_values.data, key_values.rows, kv_width, key_values.stride), plan.positions(), rotary_,
            context.threads());
     for (Index s = 0; s < plan.sequences(); ++s) {
       const SequencePlan part = plan.sequence(s);
@@ -58,13 +58,13 @@ class CpuAttention {
 
   /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan or,
   /// where `plan.last_rows_only()`, for each sequence.
-  void attend(cpu::Context& context, const LayerPlan& plan, Index layer, Rows<T> queries, Rows<T> mixed) {
+  void attend(cpu::Context& context, const LayerPlan& plan, Index layer, RowsView<T> queries, RowsView<T> mixed) {
     for (Index s = 0; s < plan.sequences(); ++s) {
       const SequencePlan part = plan.sequence(s);
       auto& cache = caches_[static_cast<std::size_t>(s)];
       const Index rows = plan.last_rows_only() ? 1 : std::ssize(part.positions);
       const Index first = plan.last_rows_only() ? s : part.first_row;
-      const Rows<T> own = queries.subrows(first, rows);
+      const RowsView<T> own = queries.subrows(first, rows);
       rotate(own, part.positions.last(static_cast<std::size_t>(rows)), rotary_, context.threads());
       attention<T>(shape_, own,
                    {cache.key(layer, 0, 0), cache.value(layer, 0, 0), cache.position_stride(), cache.head_stride()},
@@ -135,32 +135,32 @@ struct CpuDevice {
   static constexpr Index feed_forward_rows = 512;
 
   template <class T>
-  static void embed(Context& context, const Table<T>& table, Tokens tokens, Rows<T> rows) {
+  static void embed(Context& context, const Table<T>& table, Tokens tokens, RowsView<T> rows) {
     llama::embed(table.tensor, tokens, rows, context.threads());
   }
 
   template <class T>
-  static void rms_norm(Context& context, Rows<const T> x, const Vector& weight, float epsilon, Rows<T> out) {
+  static void rms_norm(Context& context, RowsView<const T> x, const Vector& weight, float epsilon, RowsView<T> out) {
     llama::rms_norm(x, std::span<const float>(weight), epsilon, out, context.threads());
   }
 
   template <class T>
-  static void swiglu(Context& context, Rows<const T> gate_up, Rows<T> out) {
+  static void swiglu(Context& context, RowsView<const T> gate_up, RowsView<T> out) {
     llama::swiglu(gate_up, out, context.threads());
   }
 
   template <class T, class Y>
-  static void apply(Context& context, const Linear<T>& linear, Rows<const T> x, Rows<Y> y) {
+  static void apply(Context& context, const Linear<T>& linear, RowsView<const T> x, RowsView<Y> y) {
     linear.apply(x, y, context.threads());
   }
 
   template <class T>
-  static void accumulate(Context& context, const Linear<T>& linear, Rows<const T> x, Rows<T> y) {
+  static void accumulate(Context& context, const Linear<T>& linear, RowsView<const T> x, RowsView<T> y) {
     linear.accumulate(x, y, context.threads());
   }
 
   /// `rows` in host memory, until the next call.
-  static Rows<const float> download(Context&, Rows<float> rows) { return rows; }
+  static RowsView<const float> download(Context&, RowsView<float> rows) { return rows; }
 };
 
 extern template class Model<float>;

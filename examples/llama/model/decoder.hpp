@@ -63,13 +63,13 @@ class DecoderState {
   }
 
   /// `last` `[sequences x width]` to logits in host memory.
-  Rows<const float> logits(Rows<const T> last) {
-    const Rows<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().width);
+  RowsView<const float> logits(RowsView<const T> last) {
+    const RowsView<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().width);
     model_->logits(context_, last, normed, logits_.rows());
     return Device::download(context_, logits_.rows());
   }
 
-  static std::span<const float> first(Rows<const float> logits) {
+  static std::span<const float> first(RowsView<const float> logits) {
     return {logits.data, static_cast<std::size_t>(logits.width)};
   }
 
@@ -97,15 +97,15 @@ class DenseDecoder : public DecoderState<T, Device> {
 
   /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`. Throws
   /// `lazyllm::invalid_argument`, too, unless there is one list of tokens for each sequence.
-  Rows<const float> step_all(std::span<const Tokens> tokens) {
+  RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     const ModelConfig& config = this->model_->config();
     extents_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
     plan_.start(extents_);
-    const Rows<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.width);
+    const RowsView<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.width);
     this->model_->embed(this->context_, this->tokens_, hidden);
-    Rows<T> rest = hidden;
+    RowsView<T> rest = hidden;
     for (Index layer = 0; layer < config.layers; ++layer) {
       const LayerPlan plan = plan_.layer(layer, config.layers);
       this->observe(plan);
@@ -114,7 +114,7 @@ class DenseDecoder : public DecoderState<T, Device> {
         rest = this->shared_.last_rows(this->context_, plan, hidden, this->shared_.last_hidden);
       FeedForwardBlock<T, Device>{&this->shared_, layer}.feed_forward(this->context_, rest);
     }
-    const Rows<const float> logits = this->logits(rest);
+    const RowsView<const float> logits = this->logits(rest);
     for (std::size_t s = 0; s < tokens.size(); ++s) lengths_[s] += std::ssize(tokens[s]);
     return logits;
   }
@@ -163,14 +163,14 @@ class LazyDecoder : public DecoderState<T, Device> {
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
   /// As `DenseDecoder::step_all`.
-  Rows<const float> step_all(std::span<const Tokens> tokens) {
+  RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) {
       entries_.push_back({&sequences_[s], &pruners_[s], std::ssize(tokens[s])});
     }
-    const Rows<T> embeddings = step_.begin(this->context_, entries_);
-    Rows<const float> logits;
+    const RowsView<T> embeddings = step_.begin(this->context_, entries_);
+    RowsView<const float> logits;
     step_.guard([&] {
       this->model_->embed(this->context_, this->tokens_, embeddings);
       for (auto& layer : layers_) {

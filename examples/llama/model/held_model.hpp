@@ -20,7 +20,7 @@ class HeldDecoder final : public AnyDecoder {
   explicit HeldDecoder(Arguments&&... arguments) : decoder_(std::forward<Arguments>(arguments)...) {}
 
   std::span<const float> step(Tokens tokens) override { return decoder_.step(tokens); }
-  Rows<const float> step_all(std::span<const Tokens> tokens) override { return decoder_.step_all(tokens); }
+  RowsView<const float> step_all(std::span<const Tokens> tokens) override { return decoder_.step_all(tokens); }
   void clear() override { decoder_.clear(); }
   void observe_layers(LayerObserver observer) override { decoder_.observe_layers(std::move(observer)); }
   Index length(Index s) const override { return decoder_.length(s); }

@@ -27,11 +27,11 @@ struct KvRoom {
 template <class T>
 class KvCache {
  public:
-  KvCache(Index layers, Index kv_heads, Index head_width, Index capacity)
+  KvCache(Index layers, Index kv_heads, Index head_dim, Index capacity)
       : kv_heads_(kv_heads),
-        head_width_(head_width),
+        head_dim_(head_dim),
         capacity_(capacity),
-        layer_size_(kv_heads * capacity * head_width),
+        layer_size_(kv_heads * capacity * head_dim),
         bytes_(2 * layers * layer_size_ * static_cast<Index>(sizeof(T))),
         keys_(std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layers * layer_size_))),
         values_(std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layers * layer_size_))) {}
@@ -41,22 +41,22 @@ class KvCache {
 
   /// The keys of a layer as the library's scoring reads them.
   ContiguousKeys<T> keys(Index layer) const {
-    return {keys_.get() + layer * layer_size_, head_width_, capacity_ * head_width_, kv_heads_};
+    return {keys_.get() + layer * layer_size_, head_dim_, capacity_ * head_dim_, kv_heads_};
   }
 
   Index capacity() const { return capacity_; }  ///< tokens
   Index bytes() const { return bytes_; }
-  Index position_stride() const { return head_width_; }          ///< elements from one token to the next
-  Index head_stride() const { return capacity_ * head_width_; }  ///< elements from one head to the next
+  Index position_stride() const { return head_dim_; }          ///< elements from one token to the next
+  Index head_stride() const { return capacity_ * head_dim_; }  ///< elements from one head to the next
 
  private:
   // Head-major, so that the keys of one head are read in one stream.
   Index offset(Index layer, Position position, Index head) const {
-    return layer * layer_size_ + (head * capacity_ + position) * head_width_;
+    return layer * layer_size_ + (head * capacity_ + position) * head_dim_;
   }
 
   Index kv_heads_;
-  Index head_width_;
+  Index head_dim_;
   Index capacity_;
   Index layer_size_;
   Index bytes_;

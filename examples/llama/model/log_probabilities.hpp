@@ -30,7 +30,7 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens toke
   PlanBuffers plan;
   plan.start(0, count);
   cpu::Context::Buffer<T> buffer;
-  const Rows<T> hidden = shared.take(context, buffer, count, config.width);
+  const RowsView<T> hidden = shared.take(context, buffer, count, config.width);
   model.embed(context, tokens, hidden);
   for (Index layer = 0; layer < config.layers; ++layer) {
     // Planned as if one more layer came after: of the last one, too, every row is needed.
@@ -44,7 +44,7 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens toke
   std::vector<float> logits(static_cast<std::size_t>(std::min(chunk, predictions) * config.vocab));
   for (Index first = 0; first < predictions; first += chunk) {
     const Index rows = std::min(chunk, predictions - first);
-    const Rows<float> part(logits.data(), rows, config.vocab);
+    const RowsView<float> part(logits.data(), rows, config.vocab);
     model.logits(context, hidden.subrows(first, rows), shared.take(context, shared.normed, rows, config.width), part);
     context.for_chunks(rows, 1, [&](Index row, Index) {
       const std::span<const float> logit(part.row(row), static_cast<std::size_t>(config.vocab));

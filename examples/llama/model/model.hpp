@@ -18,7 +18,7 @@ namespace lazyllm::llama {
 struct CpuDevice;
 
 /// The factor of a model's attention scores.
-inline float attention_scale(const ModelConfig& config) { return 1 / std::sqrt(static_cast<float>(config.head_width)); }
+inline float attention_scale(const ModelConfig& config) { return 1 / std::sqrt(static_cast<float>(config.head_dim)); }
 
 /// Weights of a Llama-like model in the memory of `Device`, `CpuDevice` or `CudaDevice`. `T` is the type of weights,
 /// K/V and hidden states: `float` or `Eigen::bfloat16` on the CPU, `float`, `__half` or `__nv_bfloat16` on a CUDA
@@ -33,12 +33,12 @@ class Model {
 
   struct Layer {
     Vector attention_norm;  // [width]
-    Linear query;           // [heads * head_width x width]
+    Linear query;           // [heads * head_dim x width]
     Linear key_value;       // keys of all KV heads, then values
-    Linear output;          // [width x heads * head_width]
+    Linear output;          // [width x heads * head_dim]
     Vector feed_forward_norm;
-    Linear gate_up;  // [2 * ffn_width x width]
-    Linear down;     // [width x ffn_width]
+    Linear gate_up;  // [2 * intermediate_size x width]
+    Linear down;     // [width x intermediate_size]
   };
 
   /// `execution` says what loads the weights: a number of threads on the CPU, a stream on a CUDA device, which must
@@ -64,13 +64,13 @@ class Model {
   }
 
   /// The embeddings of `tokens`, which have been checked, into `rows` `[tokens x width]`.
-  void embed(Context& context, Tokens tokens, Rows<T> rows) const { Device::embed(context, table_, tokens, rows); }
+  void embed(Context& context, Tokens tokens, RowsView<T> rows) const { Device::embed(context, table_, tokens, rows); }
 
   /// Final norm and classifier: `hidden` `[rows x width]` to `logits` `[rows x vocab]`. `normed` is scratch, `[rows x
   /// width]`.
-  void logits(Context& context, Rows<const T> hidden, Rows<T> normed, Rows<float> logits) const {
+  void logits(Context& context, RowsView<const T> hidden, RowsView<T> normed, RowsView<float> logits) const {
     Device::rms_norm(context, hidden, norm_, static_cast<float>(config().norm_epsilon), normed);
-    Device::apply(context, classifier_, Rows<const T>(normed), logits);
+    Device::apply(context, classifier_, RowsView<const T>(normed), logits);
   }
 
  private:
@@ -89,8 +89,8 @@ class Model {
   }
 
   Layer load_layer(const WeightSource& source, Index layer, Loader& loader) const {
-    const Index query_width = config_.heads * config_.head_width;
-    const Index kv_width = config_.kv_heads * config_.head_width;
+    const Index query_width = config_.heads * config_.head_dim;
+    const Index kv_width = config_.kv_heads * config_.head_dim;
     const auto weight = [&](const char* rest, const std::vector<Index>& shape) {
       return source("model.layers." + std::to_string(layer) + "." + rest, shape);
     };
@@ -109,10 +109,10 @@ class Model {
                           bias({"self_attn.k_proj.bias", "self_attn.v_proj.bias"}, kv_width)),
             loader.linear(std::array{weight("self_attn.o_proj.weight", {config_.width, query_width})}, {}),
             loader.vector(weight("post_attention_layernorm.weight", {config_.width})),
-            loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.ffn_width, config_.width}),
-                                     weight("mlp.up_proj.weight", {config_.ffn_width, config_.width})},
+            loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.intermediate_size, config_.width}),
+                                     weight("mlp.up_proj.weight", {config_.intermediate_size, config_.width})},
                           {}),
-            loader.linear(std::array{weight("mlp.down_proj.weight", {config_.width, config_.ffn_width})}, {})};
+            loader.linear(std::array{weight("mlp.down_proj.weight", {config_.width, config_.intermediate_size})}, {})};
   }
 
   ModelConfig config_;

@@ -11,10 +11,10 @@ namespace lazyllm::llama {
 /// for each multiply-add of linear layers and attention; embedding, classifier and scoring are left out.
 inline double prefill_operations(const ModelConfig& config, Index tokens, const Preset& preset = {}) {
   const auto width = static_cast<double>(config.width);
-  const auto query_width = static_cast<double>(config.heads * config.head_width);
-  const double key_value = 4 * width * static_cast<double>(config.kv_heads * config.head_width);
+  const auto query_width = static_cast<double>(config.heads * config.head_dim);
+  const double key_value = 4 * width * static_cast<double>(config.kv_heads * config.head_dim);
   const double query_and_output = 4 * width * query_width;
-  const double feed_forward = 6 * width * static_cast<double>(config.ffn_width);
+  const double feed_forward = 6 * width * static_cast<double>(config.intermediate_size);
   const Index safe = std::min(tokens, preset.protect_first + preset.protect_last);
   Index active = tokens;
   double sum = 0;

@@ -71,8 +71,8 @@ AnyPolicy parse_policy(std::string_view text, Index layers) {
   if (at != std::string_view::npos && schedule.points().empty()) {
     detail::fail("schedule '", text, "': '", kind, "' needs a list of LAYER:KEEP, not dense");
   }
-  if (at == std::string_view::npos) return KeepFraction(std::move(schedule));
-  if (kind == "mass") return KeepMass(std::move(schedule));
+  if (at == std::string_view::npos) return KeepRatio(std::move(schedule));
+  if (kind == "mass") return KeepTopP(std::move(schedule));
   if (kind == "static") return StaticPruning(std::move(schedule));
   constexpr std::string_view random = "random=";
   if (kind.starts_with(random)) {

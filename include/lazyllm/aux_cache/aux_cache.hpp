@@ -52,16 +52,16 @@ class AuxCache {
   }
 
   /// Copies row `from[i]` of `hidden` into the cache as the row of `tokens[i]`, which must have none.
-  void park(context_type& context, Rows<const value_type> hidden, std::span<const Index> from, Positions tokens) {
+  void park(context_type& context, RowsView<const value_type> hidden, std::span<const Index> from, Positions tokens) {
     acquire(context, tokens);
     copy_rows(context, hidden, from, storage_.rows(), std::span<const Index>(scratch_));
   }
 
   /// Copies the row of `tokens[i]` to row `to[i]` of `hidden` and forgets it. Every token must have a row.
-  void revive(context_type& context, Positions tokens, Rows<value_type> hidden, std::span<const Index> to) {
+  void revive(context_type& context, Positions tokens, RowsView<value_type> hidden, std::span<const Index> to) {
     scratch_.clear();
     for (const Position token : tokens) scratch_.push_back(row(token));
-    copy_rows(context, Rows<const value_type>(storage_.rows()), std::span<const Index>(scratch_), hidden, to);
+    copy_rows(context, RowsView<const value_type>(storage_.rows()), std::span<const Index>(scratch_), hidden, to);
     release(tokens);
   }
 
@@ -88,7 +88,7 @@ class AuxCache {
   Index row(Position token) const { return row_of_[static_cast<std::size_t>(token)]; }
 
   /// The storage's rows, until the next `acquire`.
-  Rows<value_type> rows() const { return storage_.rows(); }
+  RowsView<value_type> rows() const { return storage_.rows(); }
 
   /// Whether `token` has a parked row.
   bool holds(Position token) const {
@@ -114,7 +114,7 @@ class AuxCache {
       from.push_back(row_of_[token]);
     }
     copy.acquire(context, tokens);  // may move the rows of a shared pool
-    copy_rows(context, Rows<const value_type>(storage_.rows()), std::span<const Index>(from), copy.storage_.rows(),
+    copy_rows(context, RowsView<const value_type>(storage_.rows()), std::span<const Index>(from), copy.storage_.rows(),
               std::span<const Index>(copy.scratch_));
     return copy;
   }

@@ -39,7 +39,7 @@ class DenseStorage {
   /// A storage of the same kind for a forked sequence.
   DenseStorage make_empty() const { return DenseStorage(width_); }
 
-  Rows<T> rows() const { return buffer_.rows(); }
+  RowsView<T> rows() const { return buffer_.rows(); }
   Index width() const { return width_; }
 
  private:
@@ -79,7 +79,7 @@ class RowPool {
 
   void release(Index row) { free_.push_back(row); }
 
-  Rows<T> rows() const { return buffer_.rows(); }
+  RowsView<T> rows() const { return buffer_.rows(); }
   Index width() const { return width_; }
   Index rows_in_use() const { return rows().rows - std::ssize(free_); }
 
@@ -110,7 +110,7 @@ class PooledStorage {
   void acquire(Context& context, Positions, std::span<Index> rows) { pool_->acquire(context, rows); }
   void release(Index row) { pool_->release(row); }
   PooledStorage make_empty() const { return PooledStorage(pool_); }
-  Rows<T> rows() const { return pool_->rows(); }
+  RowsView<T> rows() const { return pool_->rows(); }
   Index width() const { return pool_->width(); }
 
  private:

@@ -21,8 +21,8 @@ struct QueryRows {
   Index row_stride = 0;   ///< elements from one row to the next
   Index head_stride = 0;  ///< elements from one head to the next
   Index heads = 0;
-  Index head_width = 0;
-  float scale = 1;  ///< factor of the logits, 1/sqrt(head_width) in most models
+  Index head_dim = 0;
+  float scale = 1;  ///< factor of the logits, 1/sqrt(head_dim) in most models
 
   LAZYLLM_HOST_DEVICE constexpr const T* query(Index row, Index head) const {
     return data + row * row_stride + head * head_stride;

@@ -10,7 +10,7 @@ namespace lazyllm {
 /// For engines whose attention block contains the feed-forward: parked rows have then run through it.
 struct NoFeedForward {
   template <class Context, class T>
-  void feed_forward(Context&, Rows<T>) {}
+  void feed_forward(Context&, RowsView<T>) {}
 };
 
 /// One decoder layer around the engine's own blocks: attend, score, select, park and revive, feed-forward. Blocks are

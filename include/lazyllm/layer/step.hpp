@@ -25,9 +25,9 @@ namespace lazyllm {
 /// are the device's there: what they hold is there when the stream has come so far, and only `advance` waits for it,
 /// where a layer selects by rank.
 ///
-///     Rows<T> embeddings = step.begin(context, entries);  // fill these
+///     RowsView<T> embeddings = step.begin(context, entries);  // fill these
 ///     for (auto& layer : layers) layer.forward(context, step);
-///     Rows<T> last = step.end();                          // final norm and logits follow
+///     RowsView<T> last = step.end();                          // final norm and logits follow
 ///
 /// When a layer throws, the step is aborted before the exception goes on.
 template <class Sequence, class Pruner>
@@ -84,7 +84,7 @@ class Step {
   /// `invalid_argument`, and leaves the sequences as they were, if a step is running, there is no entry, an entry has a
   /// null pointer or no new token, a sequence is in two entries or in another running step, the sequences disagree on
   /// layers or width, or a sequence would become too long for `Position`; so does what a policy throws.
-  Rows<value_type> begin(context_type& context, std::span<const Entry> entries) {
+  RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     check(entries);
     layers_ = entries.front().sequence->layers();
     width_ = entries.front().sequence->aux().width();
@@ -124,7 +124,7 @@ class Step {
   }
 
   /// The same for one sequence.
-  Rows<value_type> begin(context_type& context, Sequence& sequence, const Pruner& pruner, Index new_tokens) {
+  RowsView<value_type> begin(context_type& context, Sequence& sequence, const Pruner& pruner, Index new_tokens) {
     const Entry entry{&sequence, &pruner, new_tokens};
     return begin(context, std::span(&entry, 1));
   }
@@ -138,13 +138,13 @@ class Step {
 
   /// The running batch, without gaps between the rows: `[plan().rows() x width]` before a layer's attention, the rows
   /// that go on after it, and one row per sequence at the end.
-  Rows<value_type> hidden() const { return hidden_[current_].rows().subrows(0, rows_); }
+  RowsView<value_type> hidden() const { return hidden_[current_].rows().subrows(0, rows_); }
 
   bool running() const { return running_; }
 
   /// Finishes the step after its last layer and returns the last row of each sequence `[sequences x width]`, valid
   /// until the next `begin`. Throws `invalid_argument` if layers are missing.
-  Rows<value_type> end() {
+  RowsView<value_type> end() {
     if (!running_ || layer_ != layers_) {
       detail::fail("Step::end: ", running_ ? layer_ : 0, " layers have run, all ", layers_, " must");
     }
@@ -428,7 +428,7 @@ class Step {
       rows_ = next_rows;
     }
     if (!summed_keys_.empty()) {
-      copy_rows(context, Rows<const float>(score_sums_.rows()), View(summed_keys_), next_score_sums_.rows(),
+      copy_rows(context, RowsView<const float>(score_sums_.rows()), View(summed_keys_), next_score_sums_.rows(),
                 View(summed_targets_));
       std::swap(score_sums_, next_score_sums_);
     }
@@ -438,7 +438,7 @@ class Step {
 
   /// Copies the rows that go on to `next`, the dropped ones to the Aux Caches and the revived ones from there, all at
   /// once. Until `settle` the revived ones keep their parked rows: if anything throws, they still have them.
-  void move_rows(context_type& context, Rows<value_type> next) {
+  void move_rows(context_type& context, RowsView<value_type> next) {
     // All rows are taken first: it may move those of a pool.
     for (const Member& member : members_) member.entry.sequence->aux_.acquire(context, member.dropped.of(dropped_));
     parked_rows_.clear();
@@ -451,7 +451,7 @@ class Step {
     copies_.clear();
     copies_.push_back({hidden(), copied_rows_, next, copied_targets_});
     for (const Member& member : members_) {
-      const Rows<value_type> aux = member.entry.sequence->aux().rows();
+      const RowsView<value_type> aux = member.entry.sequence->aux().rows();
       if (member.dropped.count > 0) {
         copies_.push_back({hidden(), member.dropped.of(dropped_rows_), aux, member.dropped.of(parked_rows_)});
       }
@@ -482,7 +482,8 @@ class Step {
     }
     auto& next_buffer = hidden_[1 - current_];
     next_buffer.reserve(context, plan.sequences(), width_);
-    copy_rows(context, Rows<const value_type>(hidden()), View(copied_rows_), next_buffer.rows(), View(copied_targets_));
+    copy_rows(context, RowsView<const value_type>(hidden()), View(copied_rows_), next_buffer.rows(),
+              View(copied_targets_));
     current_ = 1 - current_;
     rows_ = plan.sequences();
   }

@@ -14,9 +14,9 @@ struct KeepAll {
 };
 
 /// Keeps a fixed share of the active tokens at each pruning layer: the paper's percentile (section 3.2).
-class KeepFraction {
+class KeepRatio {
  public:
-  KeepFraction(Schedule schedule) : schedule_(std::move(schedule)) {}
+  KeepRatio(Schedule schedule) : schedule_(std::move(schedule)) {}
 
   /// Throws `invalid_argument` if the schedule names a layer that the model does not have.
   Selection operator()(const PrunePoint& point) const {
@@ -43,9 +43,9 @@ struct PaperPolicy {
 };
 
 /// Keeps the smallest set of tokens that holds the scheduled share of the attention at each pruning layer.
-class KeepMass {
+class KeepTopP {
  public:
-  KeepMass(Schedule schedule) : schedule_(std::move(schedule)) {}
+  KeepTopP(Schedule schedule) : schedule_(std::move(schedule)) {}
 
   /// Throws `invalid_argument` if the schedule names a layer that the model does not have.
   Selection operator()(const PrunePoint& point) const {
@@ -72,7 +72,7 @@ class StaticPruning {
   }
 
  private:
-  KeepFraction first_step_;
+  KeepRatio first_step_;
 };
 
 /// The paper's baseline "random token drop": keeps tokens drawn at random, the same ones in every step for one seed.
@@ -88,7 +88,7 @@ class RandomDrop {
   }
 
  private:
-  KeepFraction fraction_;
+  KeepRatio fraction_;
   std::uint64_t seed_;
 };
 

@@ -27,8 +27,7 @@ struct Preset {
 /// have the schedule's layers.
 inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
   return TokenPruner<AnyPolicy>(
-      ProtectFirst{ProtectLast{KeepFraction(preset.schedule), preset.protect_last}, preset.protect_first},
-      preset.score);
+      ProtectFirst{ProtectLast{KeepRatio(preset.schedule), preset.protect_last}, preset.protect_first}, preset.score);
 }
 
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8}`: the schedule as

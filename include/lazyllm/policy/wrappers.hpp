@@ -51,7 +51,7 @@ struct ProtectMask {
 
 /// Prunes nothing while a sequence has fewer than `tokens` tokens.
 template <SelectionPolicy Policy>
-struct MinimumTokens {
+struct MinTokens {
   Policy policy;
   Index tokens = 0;
 
@@ -75,7 +75,7 @@ ProtectLast(Policy, Index) -> ProtectLast<Policy>;
 template <class Policy>
 ProtectMask(Policy, std::span<const std::uint8_t>) -> ProtectMask<Policy>;
 template <class Policy>
-MinimumTokens(Policy, Index) -> MinimumTokens<Policy>;
+MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>
 PrefillOnly(Policy) -> PrefillOnly<Policy>;
 

@@ -50,8 +50,8 @@ ModelConfig small_model() {
   config.layers = 3;
   config.heads = 4;
   config.kv_heads = 2;
-  config.head_width = 8;
-  config.ffn_width = 48;
+  config.head_dim = 8;
+  config.intermediate_size = 48;
   return config;
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("the device's benchmark runs dense, keep 1 and lazy as often as asked,
   CHECK(bench.weight_bytes() == 2 * (50 * 32 + 3 * (32 * 32 + 32 * 32 + 32 * 32 + 3 * 32 * 48)));
 
   const DeviceCase what{.prompt = 12, .batch = 2, .generate = 4, .repeats = 2};
-  const DeviceTimes times = bench.measure(what, TokenPruner<AnyPolicy>(KeepFraction(half_after_one().schedule)));
+  const DeviceTimes times = bench.measure(what, TokenPruner<AnyPolicy>(KeepRatio(half_after_one().schedule)));
   for (const DeviceRun* run : {&times.dense, &times.keep_one, &times.lazy}) CHECK(run->prefill_ms.size() == 2);
   CHECK(times.dense.decode_ms == std::vector<std::vector<double>>{{1, 1, 1}, {1, 1, 1}});
   CHECK(times.lazy.decode_ms == times.dense.decode_ms);
@@ -86,7 +86,7 @@ TEST_CASE("the device's benchmark runs dense, keep 1 and lazy as often as asked,
 TEST_CASE("a case of the device's benchmark without memory throws, and the next one runs") {
   const ModelConfig config = small_model();
   DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
-  const TokenPruner<AnyPolicy> pruner(KeepFraction(half_after_one().schedule));
+  const TokenPruner<AnyPolicy> pruner(KeepRatio(half_after_one().schedule));
   test::cuda_emulation::fail_allocation_after(3);
   CHECK_THROWS_AS(bench.measure({.prompt = 12, .batch = 1, .generate = 1, .repeats = 1}, pruner), cuda_error);
   test::cuda_emulation::fail_allocation_after(-1);

@@ -18,8 +18,9 @@ struct ToyModel {
   static constexpr int layers = 6;
 
   explicit ToyModel(const TemporaryFolder& folder, unsigned seed = 1, int context = 512) {
-    constexpr int width = 32, ffn_width = 64, heads = 4, kv_heads = 2, vocabulary = 300, head_width = width / heads;
-    constexpr int kv_width = kv_heads * head_width;
+    constexpr int width = 32, intermediate_size = 64, heads = 4, kv_heads = 2, vocabulary = 300,
+                  head_dim = width / heads;
+    constexpr int kv_width = kv_heads * head_dim;
     std::mt19937 random(seed);
     std::vector<float> weights;
     const auto add = [&](int count, float mean, float spread) {
@@ -31,12 +32,12 @@ struct ToyModel {
     add(layers * width, 1, 0);
     for (const int size : {width * width, kv_width * width, kv_width * width, width * width}) matrices(size);
     add(layers * width, 1, 0);
-    for (int i = 0; i < 3; ++i) matrices(ffn_width * width);
+    for (int i = 0; i < 3; ++i) matrices(intermediate_size * width);
     add(width, 1, 0);
-    add(context * head_width, 0, 0);
+    add(context * head_dim, 0, 0);
     add(vocabulary * width, 0, 1);
     // A negative vocabulary: the classifier has weights of its own.
-    const std::vector<std::int32_t> header = {width, ffn_width, layers, heads, kv_heads, -vocabulary, context};
+    const std::vector<std::int32_t> header = {width, intermediate_size, layers, heads, kv_heads, -vocabulary, context};
     model = folder.write("toy.bin", testing::raw(header) + testing::raw(weights));
 
     std::string entries = testing::raw<std::int32_t>({8});

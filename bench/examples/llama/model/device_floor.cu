@@ -145,12 +145,12 @@ double copy_rate(cudaStream_t stream) {
 
 DeviceFloor device_floor(const ModelConfig& config, Index prompt, Index batch, cudaStream_t stream) {
   const Index rows = prompt * batch;
-  const Index query_width = config.heads * config.head_width;
-  const Index key_value_width = 2 * config.kv_heads * config.head_width;
+  const Index query_width = config.heads * config.head_dim;
+  const Index key_value_width = 2 * config.kv_heads * config.head_dim;
   const std::array<std::array<Index, 2>, 4> others{{{config.width, query_width},
                                                     {query_width, config.width},
-                                                    {config.width, 2 * config.ffn_width},
-                                                    {config.ffn_width, config.width}}};
+                                                    {config.width, 2 * config.intermediate_size},
+                                                    {config.intermediate_size, config.width}}};
   const Products products(stream);
   // The last layer computes K and V of all rows, and all else of each sequence's last row.
   const double key_value_ms = products.milliseconds(rows, config.width, key_value_width);

@@ -43,7 +43,7 @@ struct TimedAttention {
   AttentionBlock<T, CudaDevice> block;
   bench::StreamTimer* timer;
 
-  void attend(cuda::Context& context, const LayerPlan& plan, Rows<T> hidden) {
+  void attend(cuda::Context& context, const LayerPlan& plan, RowsView<T> hidden) {
     timer->start(context.stream());
     block.attend(context, plan, hidden);
     timer->stop(context.stream());
@@ -56,7 +56,7 @@ struct TimedFeedForward {
   FeedForwardBlock<T, CudaDevice> block;
   bench::StreamTimer* timer;
 
-  void feed_forward(cuda::Context& context, Rows<T> hidden) {
+  void feed_forward(cuda::Context& context, RowsView<T> hidden) {
     timer->start(context.stream());
     block.feed_forward(context, hidden);
     timer->stop(context.stream());
@@ -90,7 +90,7 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
       sequence.clear();
       entries.push_back({&sequence, &pruner, what.prompt});
     }
-    const Rows<T> embeddings = step.begin(context, entries);
+    const RowsView<T> embeddings = step.begin(context, entries);
     model.embed(context, tokens, embeddings);
     whole.start(stream);
     for (auto& layer : layers) layer.forward(context, step);

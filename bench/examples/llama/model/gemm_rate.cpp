@@ -83,13 +83,13 @@ double seconds(Index rows, Index in, Index out, bool, int threads) {
 }  // namespace
 
 double gemm_rate(const ModelConfig& config, Index rows, bool bf16, int threads) {
-  const Index query_width = config.heads * config.head_width;
-  const Index kv_width = config.kv_heads * config.head_width;
+  const Index query_width = config.heads * config.head_dim;
+  const Index kv_width = config.kv_heads * config.head_dim;
   const std::array<std::array<Index, 2>, 5> products{{{config.width, query_width},
                                                       {config.width, 2 * kv_width},
                                                       {query_width, config.width},
-                                                      {config.width, 2 * config.ffn_width},
-                                                      {config.ffn_width, config.width}}};
+                                                      {config.width, 2 * config.intermediate_size},
+                                                      {config.intermediate_size, config.width}}};
   double operations = 0;
   double time = 0;
   for (const auto& [in, out] : products) {

@@ -18,7 +18,7 @@ namespace lazyllm::llama {
 /// memory than its packed weights. `T` is `float` or `Eigen::bfloat16`.
 template <class T>
 WeightSource random_weights(const ModelConfig& config) {
-  const auto largest = static_cast<std::size_t>(config.width * std::max(config.vocab, config.ffn_width));
+  const auto largest = static_cast<std::size_t>(config.width * std::max(config.vocab, config.intermediate_size));
   // So many are drawn and then repeated: a prime number, so that no two rows of a weight are alike.
   constexpr std::size_t drawn = (1 << 22) - 3;
   auto block = std::make_shared<std::vector<T>>(drawn + largest);

@@ -14,13 +14,13 @@ inline ModelConfig shape_named(std::string_view name) {
   config.vocab = 32000;
   config.context = 1 << 20;
   config.norm_epsilon = 1e-5;
-  const auto set = [&](Index width, Index layers, Index heads, Index kv_heads, Index ffn_width) {
+  const auto set = [&](Index width, Index layers, Index heads, Index kv_heads, Index intermediate_size) {
     config.width = width;
     config.layers = layers;
     config.heads = heads;
     config.kv_heads = kv_heads;
-    config.head_width = width / heads;
-    config.ffn_width = ffn_width;
+    config.head_dim = width / heads;
+    config.intermediate_size = intermediate_size;
   };
   if (name == "134m") {
     set(768, 12, 12, 12, 2048);

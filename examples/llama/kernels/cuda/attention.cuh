@@ -13,14 +13,15 @@
 namespace lazyllm::llama {
 
 template <class T>
-void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, Rows<const T> queries, Rows<T> out) {
+void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
+               RowsView<T> out) {
   const AttentionShape& shape = plan.shape();
-  const Index width = shape.heads * shape.head_width;
+  const Index width = shape.heads * shape.head_dim;
   if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
     detail::fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
                  "], allowed are [", plan.query_rows(), " x ", width, "]");
-  if (shape.head_width > kernels::widest_head)
-    detail::fail("attention: head width ", shape.head_width, " is out of range 2 to ", kernels::widest_head);
+  if (shape.head_dim > kernels::widest_head)
+    detail::fail("attention: head width ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
 
   struct Pass {
     const typename DevicePlan<T>::Tiles* tiles;
@@ -33,7 +34,7 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, R
   cuda::detail::Layout layout;
   for (Pass& pass : passes) {
     const Index results = pass.tiles->part_count * shape.kv_heads * pass.queries;
-    pass.values = layout.add<float>(results * shape.head_width);
+    pass.values = layout.add<float>(results * shape.head_dim);
     pass.sums = layout.add<kernels::PartSums>(results);
   }
   std::byte* const memory = layout.bytes() == 0 ? nullptr : context.workspace(layout.bytes());
@@ -55,7 +56,7 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, R
                                                .layer = layer,
                                                .group = static_cast<int>(shape.heads / shape.kv_heads),
                                                .kv_heads = static_cast<int>(shape.kv_heads),
-                                               .head_width = static_cast<int>(shape.head_width),
+                                               .head_dim = static_cast<int>(shape.head_dim),
                                                .scale = shape.scale * std::numbers::log2e_v<float>,
                                                .queries = queries,
                                                .out = out,

@@ -2,7 +2,7 @@
 
 namespace lazyllm::llama {
 
-template void attention(cuda::Context&, const DevicePlan<__nv_bfloat16>&, Index, Rows<const __nv_bfloat16>,
-                        Rows<__nv_bfloat16>);
+template void attention(cuda::Context&, const DevicePlan<__nv_bfloat16>&, Index, RowsView<const __nv_bfloat16>,
+                        RowsView<__nv_bfloat16>);
 
 }  // namespace lazyllm::llama

@@ -2,6 +2,6 @@
 
 namespace lazyllm::llama {
 
-template void attention(cuda::Context&, const DevicePlan<float>&, Index, Rows<const float>, Rows<float>);
+template void attention(cuda::Context&, const DevicePlan<float>&, Index, RowsView<const float>, RowsView<float>);
 
 }  // namespace lazyllm::llama

@@ -2,6 +2,6 @@
 
 namespace lazyllm::llama {
 
-template void attention(cuda::Context&, const DevicePlan<__half>&, Index, Rows<const __half>, Rows<__half>);
+template void attention(cuda::Context&, const DevicePlan<__half>&, Index, RowsView<const __half>, RowsView<__half>);
 
 }  // namespace lazyllm::llama

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(32 * plain_warps) attend_query(const Attention
   const Index head_at = problem.layer * cache.layer_stride + kv_head * cache.head_stride;
   const int limit = problem.limits[problem.query_row(extent, query)];
   const int last = limit < tile.last_key ? limit : tile.last_key;
-  const int width = problem.head_width;
+  const int width = problem.head_dim;
 
   float factors[own];
   float result[own] = {};
@@ -111,11 +111,11 @@ __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> probl
   }
   total = cuda::detail::lanes_sum(total);
   T* const out = problem.out_at(extent, kv_head, query);
-  for (int i = lane(); i < problem.head_width; i += 32) {
+  for (int i = lane(); i < problem.head_dim; i += 32) {
     float value = 0;
     for (int p = 0; p < join.parts; ++p) {
       const Index place = problem.part_at(join.part + p, kv_head, row);
-      value += problem.part_values[place * problem.head_width + i] * factor(problem.part_sums[place]);
+      value += problem.part_values[place * problem.head_dim + i] * factor(problem.part_sums[place]);
     }
     out[i] = round_to<T>(value / total);
   }

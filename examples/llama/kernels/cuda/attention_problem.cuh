@@ -32,21 +32,21 @@ struct AttentionProblem {
   Index layer;
   int group;
   int kv_heads;
-  int head_width;
+  int head_dim;
   float scale;  // of the scores, times log2(e): the weights are powers of 2
-  Rows<const T> queries;
-  Rows<T> out;
-  float* part_values;   // `[parts x kv_heads x tile_queries x head_width]`, sums not divided yet
+  RowsView<const T> queries;
+  RowsView<T> out;
+  float* part_values;   // `[parts x kv_heads x tile_queries x head_dim]`, sums not divided yet
   PartSums* part_sums;  // `[parts x kv_heads x tile_queries]`
 
   __device__ Index query_row(const typename Plan::Extent& extent, int query) const {
     return extent.first_row + query / group;
   }
   __device__ const T* query_at(const typename Plan::Extent& extent, int kv_head, int query) const {
-    return queries.row(query_row(extent, query)) + (kv_head * group + query % group) * head_width;
+    return queries.row(query_row(extent, query)) + (kv_head * group + query % group) * head_dim;
   }
   __device__ T* out_at(const typename Plan::Extent& extent, int kv_head, int query) const {
-    return out.row(query_row(extent, query)) + (kv_head * group + query % group) * head_width;
+    return out.row(query_row(extent, query)) + (kv_head * group + query % group) * head_dim;
   }
   __device__ Index part_at(int part, int kv_head, int tile_query) const {
     return (static_cast<Index>(part) * kv_heads + kv_head) * tile_queries + tile_query;

@@ -369,7 +369,7 @@ void launch_tiles(cuda::Context& context, const AttentionProblem<T>& problem) {
 /// Launches the tensor-core kernel for 16-bit types if there is one for the head width.
 template <class Shape, class T>
 bool launch_tensor(cuda::Context& context, const AttentionProblem<T>& problem) {
-  switch (problem.head_width) {
+  switch (problem.head_dim) {
     case 32: launch_tiles<32, Shape>(context, problem); return true;
     case 64: launch_tiles<64, Shape>(context, problem); return true;
     case 96: launch_tiles<96, Shape>(context, problem); return true;

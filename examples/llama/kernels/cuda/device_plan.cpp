@@ -43,8 +43,8 @@ template <class T>
 DevicePlan<T>::DevicePlan(const AttentionShape& shape) : shape_(shape) {
   if (shape.kv_heads < 1 || shape.heads < 1 || shape.heads % shape.kv_heads != 0)
     detail::fail("DevicePlan: ", shape.kv_heads, " key/value heads do not divide ", shape.heads, " heads");
-  if (shape.head_width < 2 || shape.head_width % 2 != 0)
-    detail::fail("DevicePlan: head width ", shape.head_width, " is out of range, even and at least 2");
+  if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
+    detail::fail("DevicePlan: head width ", shape.head_dim, " is out of range, even and at least 2");
 }
 
 template <class T>

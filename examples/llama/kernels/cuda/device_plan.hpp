@@ -77,7 +77,7 @@ class DevicePlan {
     Index part_count = 0;
   };
 
-  /// Throws `lazyllm::invalid_argument` unless `kv_heads` divides `heads`, and `head_width` is even.
+  /// Throws `lazyllm::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
   explicit DevicePlan(const AttentionShape& shape);
 
   /// Enqueues copies of what has changed since the last call. `caches` are the sequences' in the order of the plan;

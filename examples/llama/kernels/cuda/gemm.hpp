@@ -41,13 +41,13 @@ class Gemm {
   /// number of rows, 0 included.
   template <class T, class Y>
   requires std::same_as<Y, T> || std::same_as<Y, float>
-  void apply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y) {
+  void apply(cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y) {
     multiply(context, linear, x, y, false);
   }
 
   /// y += x W^T + bias, summed before the result is rounded to T: a residual connection.
   template <class T>
-  void accumulate(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<T> y) {
+  void accumulate(cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<T> y) {
     multiply(context, linear, x, y, true);
   }
 
@@ -79,7 +79,8 @@ class Gemm {
   }
 
   template <class T, class Y>
-  void multiply(cuda::Context& context, const LinearView<T>& linear, Rows<const T> x, Rows<Y> y, bool accumulate) {
+  void multiply(cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y,
+                bool accumulate) {
     if (x.width != linear.in || y.width != linear.out || x.rows != y.rows)
       detail::fail("Gemm: x [", x.rows, " x ", x.width, "] and y [", y.rows, " x ", y.width, "], allowed are [rows x ",
                    linear.in, "] and [rows x ", linear.out, "]");

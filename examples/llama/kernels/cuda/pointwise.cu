@@ -22,7 +22,7 @@ constexpr int most_threads = 256;
 /// One block for each row. The second read of the row is from the processor's cache.
 template <int count, class T>
 __global__ void __launch_bounds__(most_threads)
-    norm_row(const Rows<const T> x, const float* weight, float epsilon, const Rows<T> out) {
+    norm_row(const RowsView<const T> x, const float* weight, float epsilon, const RowsView<T> out) {
   const T* const from = x.row(blockIdx.x);
   T* const to = out.row(blockIdx.x);
   const int step = threads() * count;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 template <int count, class T>
-__global__ void __launch_bounds__(most_threads) gate_row(const Rows<const T> gate_up, const Rows<T> out) {
+__global__ void __launch_bounds__(most_threads) gate_row(const RowsView<const T> gate_up, const RowsView<T> out) {
   const Index i = (static_cast<Index>(blockIdx.y) * threads() + thread()) * count;
   if (i >= out.width) return;
   const T* const from = gate_up.row(blockIdx.x) + i;
@@ -74,7 +74,8 @@ unsigned threads_for(Index work) {
 }  // namespace
 
 template <class T>
-void rms_norm(cuda::Context& context, Rows<const T> x, std::span<const float> weight, float epsilon, Rows<T> out) {
+void rms_norm(cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
+              RowsView<T> out) {
   check("rms_norm", x.rows == out.rows && x.width == out.width && x.width == std::ssize(weight));
   if (x.rows == 0 || x.width == 0) return;
   const auto launch = [&](auto kernel, Index count) {
@@ -90,7 +91,7 @@ void rms_norm(cuda::Context& context, Rows<const T> x, std::span<const float> we
 }
 
 template <class T>
-void swiglu(cuda::Context& context, Rows<const T> gate_up, Rows<T> out) {
+void swiglu(cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out) {
   check("swiglu", gate_up.rows == out.rows && gate_up.width == 2 * out.width);
   if (out.rows == 0 || out.width == 0) return;
   const auto launch = [&](auto kernel, Index count) {
@@ -107,7 +108,7 @@ void swiglu(cuda::Context& context, Rows<const T> gate_up, Rows<T> out) {
 }
 
 template <class T>
-void embed(cuda::Context& context, Rows<const T> table, std::span<const std::int32_t> tokens, Rows<T> out) {
+void embed(cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens, RowsView<T> out) {
   check("embed", out.rows == std::ssize(tokens) && out.width == table.width);
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= table.rows)
@@ -119,10 +120,10 @@ void embed(cuda::Context& context, Rows<const T> table, std::span<const std::int
   copy_rows<T>(context, table, from, out, to);
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                   \
-  template void rms_norm(cuda::Context&, Rows<const T>, std::span<const float>, float, Rows<T>); \
-  template void swiglu(cuda::Context&, Rows<const T>, Rows<T>);                                  \
-  template void embed(cuda::Context&, Rows<const T>, std::span<const std::int32_t>, Rows<T>);
+#define LAZYLLM_INSTANTIATE(T)                                                                           \
+  template void rms_norm(cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
+  template void swiglu(cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
+  template void embed(cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(__half)
 LAZYLLM_INSTANTIATE(__nv_bfloat16)

@@ -19,22 +19,23 @@ namespace lazyllm::llama {
 
 /// out = weight * x / sqrt(mean(x^2) + epsilon) for each row. `weight` `[width]`, on the device; `out` may be `x`.
 template <class T>
-void rms_norm(cuda::Context& context, Rows<const T> x, std::span<const float> weight, float epsilon, Rows<T> out);
+void rms_norm(cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
+              RowsView<T> out);
 
 /// out `[rows x width]` = silu(gate) * up, where `gate_up` `[rows x 2 * width]` has the gate first.
 template <class T>
-void swiglu(cuda::Context& context, Rows<const T> gate_up, Rows<T> out);
+void swiglu(cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out);
 
 /// Row i of `out` `[tokens x width]` is row `tokens[i]` of `table` `[vocab x width]`. `tokens` are the host's and may
 /// be changed at once; their copy takes scratch memory of the context. Throws `lazyllm::invalid_argument` for a token
 /// outside 0 .. vocab - 1.
 template <class T>
-void embed(cuda::Context& context, Rows<const T> table, std::span<const std::int32_t> tokens, Rows<T> out);
+void embed(cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens, RowsView<T> out);
 
-#define LAZYLLM_DECLARE(T)                                                                              \
-  extern template void rms_norm(cuda::Context&, Rows<const T>, std::span<const float>, float, Rows<T>); \
-  extern template void swiglu(cuda::Context&, Rows<const T>, Rows<T>);                                  \
-  extern template void embed(cuda::Context&, Rows<const T>, std::span<const std::int32_t>, Rows<T>);
+#define LAZYLLM_DECLARE(T)                                                                                      \
+  extern template void rms_norm(cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
+  extern template void swiglu(cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
+  extern template void embed(cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(__half)
 LAZYLLM_DECLARE(__nv_bfloat16)

@@ -23,17 +23,17 @@ struct PairPlaces {
 
   __device__ PairPlaces(const RotaryView& table, int pair, int count)
       : first(table.interleaved ? 2 * pair : pair),
-        second(table.interleaved ? first + count : pair + static_cast<int>(table.head_width) / 2) {}
+        second(table.interleaved ? first + count : pair + static_cast<int>(table.head_dim) / 2) {}
 };
 
 template <class T, int count>
 __device__ void rotate_pairs(const RotaryView& table, Position position, int pair, Pack<T, count>& first,
                              Pack<T, count>& second) {
-  const float* const angles = table.angles + position * table.head_width + pair;
+  const float* const angles = table.angles + position * table.head_dim + pair;
   float cosines[count];
   float sines[count];
   load_floats(angles, cosines);
-  load_floats(angles + table.head_width / 2, sines);
+  load_floats(angles + table.head_dim / 2, sines);
   const auto turn = [&](T& a, T& b, int i) {
     const float x = widen(a);
     const float y = widen(b);
@@ -57,8 +57,8 @@ __device__ void rotate_pairs(const RotaryView& table, Position position, int pai
 /// One thread for `count` pairs of a row's head.
 template <int count, class T>
 __global__ void __launch_bounds__(most_threads)
-    rotate_row(const RotaryView table, const Position* positions, const Rows<T> rows) {
-  const int width = static_cast<int>(table.head_width);
+    rotate_row(const RotaryView table, const Position* positions, const RowsView<T> rows) {
+  const int width = static_cast<int>(table.head_dim);
   const int pair = (static_cast<int>(blockIdx.y) * threads() + thread()) * count;
   if (2 * pair >= rows.width) return;
   T* const head = rows.row(blockIdx.x) + pair / (width / 2) * width;
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(most_threads)
 template <int count, class T>
 __global__ void __launch_bounds__(most_threads)
     write_row(const RotaryView table, const Position* positions, const std::int32_t* sequences, const KvView<T>* caches,
-              Index layer, int kv_heads, const Rows<const T> key_values) {
-  const int width = static_cast<int>(table.head_width);
+              Index layer, int kv_heads, const RowsView<const T> key_values) {
+  const int width = static_cast<int>(table.head_dim);
   const int pair = (static_cast<int>(blockIdx.y) * threads() + thread()) * count;
   const int head = pair / (width / 2);
   if (head >= kv_heads) return;
@@ -103,9 +103,9 @@ namespace {
 template <class T>
 void check(const char* what, const DevicePlan<T>& plan, const RotaryView& table, Index rows, Index wanted_rows,
            Index width, Index wanted_width) {
-  if (rows != wanted_rows || width != wanted_width || table.head_width != plan.shape().head_width)
-    detail::fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_width, ", allowed are [",
-                 wanted_rows, " x ", wanted_width, "] with head width ", plan.shape().head_width);
+  if (rows != wanted_rows || width != wanted_width || table.head_dim != plan.shape().head_dim)
+    detail::fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_dim, ", allowed are [",
+                 wanted_rows, " x ", wanted_width, "] with head width ", plan.shape().head_dim);
   if (plan.tokens() > table.positions)
     detail::fail(what, ": position ", plan.tokens() - 1, " is out of range 0 to ", table.positions - 1);
 }
@@ -121,9 +121,9 @@ void for_pairs(Index rows, Index width, Index count, const Launch& launch) {
 }  // namespace
 
 template <class T>
-void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, Rows<T> queries) {
+void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, RowsView<T> queries) {
   const AttentionShape& shape = plan.shape();
-  check("rotate", plan, table, queries.rows, plan.query_rows(), queries.width, shape.heads * shape.head_width);
+  check("rotate", plan, table, queries.rows, plan.query_rows(), queries.width, shape.heads * shape.head_dim);
   if (queries.rows == 0) return;
   const auto run = [&](auto kernel, Index count) {
     for_pairs(queries.rows, queries.width, count, [&](dim3 blocks, unsigned threads) {
@@ -131,7 +131,7 @@ void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView&
     });
   };
   constexpr int whole = kernels::whole_pack<T>;
-  if (kernels::by_16_bytes<T>({queries.data, table.angles}, queries.stride, shape.head_width / 2)) {
+  if (kernels::by_16_bytes<T>({queries.data, table.angles}, queries.stride, shape.head_dim / 2)) {
     run(kernels::rotate_row<whole, T>, whole);
   } else {
     run(kernels::rotate_row<1, T>, 1);
@@ -140,9 +140,9 @@ void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView&
 
 template <class T>
 void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
-                      Rows<const T> key_values) {
+                      RowsView<const T> key_values) {
   const AttentionShape& shape = plan.shape();
-  const Index width = shape.kv_heads * shape.head_width;
+  const Index width = shape.kv_heads * shape.head_dim;
   check("write_key_values", plan, table, key_values.rows, plan.rows(), key_values.width, 2 * width);
   if (key_values.rows == 0) return;
   const auto run = [&](auto kernel, Index count) {
@@ -153,16 +153,16 @@ void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index l
   };
   constexpr int whole = kernels::whole_pack<T>;
   if (plan.aligned() &&
-      kernels::by_16_bytes<T>({key_values.data, table.angles}, key_values.stride, shape.head_width / 2)) {
+      kernels::by_16_bytes<T>({key_values.data, table.angles}, key_values.stride, shape.head_dim / 2)) {
     run(kernels::write_row<whole, T>, whole);
   } else {
     run(kernels::write_row<1, T>, 1);
   }
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                            \
-  template void rotate(cuda::Context&, const DevicePlan<T>&, const RotaryView&, Rows<T>); \
-  template void write_key_values(cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, Rows<const T>);
+#define LAZYLLM_INSTANTIATE(T)                                                                \
+  template void rotate(cuda::Context&, const DevicePlan<T>&, const RotaryView&, RowsView<T>); \
+  template void write_key_values(cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, RowsView<const T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(__half)
 LAZYLLM_INSTANTIATE(__nv_bfloat16)

@@ -7,29 +7,30 @@
 namespace lazyllm::llama {
 
 /// The memory of a `RotaryTable` copied to the device as it is, so that the angles are the CPU's: the
-/// `positions * head_width` floats from `table.cosines(0)` on. Trivially copyable; nothing is owned.
+/// `positions * head_dim` floats from `table.cosines(0)` on. Trivially copyable; nothing is owned.
 struct RotaryView {
-  const float* angles = nullptr;  ///< `[positions x (cosines, sines)]`, each `[head_width / 2]`
+  const float* angles = nullptr;  ///< `[positions x (cosines, sines)]`, each `[head_dim / 2]`
   Index positions = 0;
-  Index head_width = 0;
-  bool interleaved = false;  ///< rotates the elements (2i, 2i+1) of a head, else (i, i + head_width / 2)
+  Index head_dim = 0;
+  bool interleaved = false;  ///< rotates the elements (2i, 2i+1) of a head, else (i, i + head_dim / 2)
 };
 
-/// Enqueues the rotation of queries `[plan.query_rows() x heads * head_width]` in place, row i to
+/// Enqueues the rotation of queries `[plan.query_rows() x heads * head_dim]` in place, row i to
 /// `plan.query_positions()[i]`. Throws `lazyllm::invalid_argument` when the shapes do not fit each other or `table` is
 /// too short for the caches' tokens.
 template <class T>
-void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, Rows<T> queries);
+void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, RowsView<T> queries);
 
 /// Enqueues the writing of the rows' K and V to the caches of `plan` in a layer, each at its position, K rotated on the
-/// way. `key_values` `[plan.rows() x 2 * kv_heads * head_width]` has all heads of K, then all of V. Throws as `rotate`.
+/// way. `key_values` `[plan.rows() x 2 * kv_heads * head_dim]` has all heads of K, then all of V. Throws as `rotate`.
 template <class T>
 void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
-                      Rows<const T> key_values);
+                      RowsView<const T> key_values);
 
-#define LAZYLLM_DECLARE(T)                                                                       \
-  extern template void rotate(cuda::Context&, const DevicePlan<T>&, const RotaryView&, Rows<T>); \
-  extern template void write_key_values(cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, Rows<const T>);
+#define LAZYLLM_DECLARE(T)                                                                              \
+  extern template void rotate(cuda::Context&, const DevicePlan<T>&, const RotaryView&, RowsView<T>);    \
+  extern template void write_key_values(cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, \
+                                        RowsView<const T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(__half)
 LAZYLLM_DECLARE(__nv_bfloat16)

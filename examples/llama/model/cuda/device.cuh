@@ -110,12 +110,12 @@ class CudaAttention {
  public:
   /// Throws `lazyllm::cuda_error` without device memory.
   CudaAttention(cuda::Context& context, const ModelConfig& config, const KvRoom& room)
-      : plan_({config.heads, config.kv_heads, config.head_width, attention_scale(config)}) {
+      : plan_({config.heads, config.kv_heads, config.head_dim, attention_scale(config)}) {
     const bool paged = room.page_size > 0;
     const Index page = paged ? room.page_size : room.capacity;
     const Index pages = (room.capacity + page - 1) / page;
     KvView<T> view;
-    view.position_stride = config.head_width;
+    view.position_stride = config.head_dim;
     view.head_stride = page * view.position_stride;
     view.page_stride = config.kv_heads * view.head_stride;
     view.layer_stride = room.sequences * pages * view.page_stride;
@@ -146,26 +146,26 @@ class CudaAttention {
       if (paged) view.page_table = page_tables_.data() + s * pages;
       caches_.push_back(view);
     }
-    RotaryTable table(config.head_width, config.rope_theta, config.rope_scaling, config.rope_interleaved);
+    RotaryTable table(config.head_dim, config.rope_theta, config.rope_scaling, config.rope_interleaved);
     table.reserve(view.capacity);
-    angles_ = DeviceArray<float>(context.stream(), view.capacity * config.head_width);
-    upload_as<float>(context, reinterpret_cast<const std::byte*>(table.cosines(0)), view.capacity * config.head_width,
+    angles_ = DeviceArray<float>(context.stream(), view.capacity * config.head_dim);
+    upload_as<float>(context, reinterpret_cast<const std::byte*>(table.cosines(0)), view.capacity * config.head_dim,
                      angles_.data());
-    rotary_ = {angles_.data(), view.capacity, config.head_width, config.rope_interleaved};
+    rotary_ = {angles_.data(), view.capacity, config.head_dim, config.rope_interleaved};
   }
 
-  /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_width]` on the way to their positions in the
+  /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_dim]` on the way to their positions in the
   /// caches; the values go along.
-  void store(cuda::Context& context, const LayerPlan& plan, Index layer, Rows<T> key_values) {
+  void store(cuda::Context& context, const LayerPlan& plan, Index layer, RowsView<T> key_values) {
     plan_.update(context, plan, caches_);
-    write_key_values(context, plan_, layer, rotary_, Rows<const T>(key_values));
+    write_key_values(context, plan_, layer, rotary_, RowsView<const T>(key_values));
   }
 
   /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan of the
   /// last `store` or, where `plan.last_rows_only()`, for each sequence.
-  void attend(cuda::Context& context, const LayerPlan&, Index layer, Rows<T> queries, Rows<T> mixed) {
+  void attend(cuda::Context& context, const LayerPlan&, Index layer, RowsView<T> queries, RowsView<T> mixed) {
     rotate(context, plan_, rotary_, queries);
-    attention(context, plan_, layer, Rows<const T>(queries), mixed);
+    attention(context, plan_, layer, RowsView<const T>(queries), mixed);
   }
 
   CacheKeys<T> keys(Index s, Index layer) const {
@@ -211,7 +211,7 @@ struct CudaDevice {
   template <class T>
   struct Table {
     DeviceArray<T> values;
-    Rows<const T> rows;
+    RowsView<const T> rows;
   };
 
   /// Reads each weight once, from where its file is mapped, and converts it on the device.
@@ -234,7 +234,7 @@ struct CudaDevice {
     Table<T> table(const WeightSource& source, const std::string& name, const std::vector<Index>& shape) {
       const Tensor tensor = source(name, shape);
       Table<T> table{joined<T>({&tensor, 1}), {}};
-      table.rows = Rows<const T>(table.values.data(), shape[0], shape[1]);
+      table.rows = RowsView<const T>(table.values.data(), shape[0], shape[1]);
       return table;
     }
 
@@ -273,32 +273,32 @@ struct CudaDevice {
   static constexpr Index feed_forward_rows = 8192;
 
   template <class T>
-  static void embed(Context& context, const Table<T>& table, Tokens tokens, Rows<T> rows) {
+  static void embed(Context& context, const Table<T>& table, Tokens tokens, RowsView<T> rows) {
     llama::embed(context, table.rows, tokens, rows);
   }
 
   template <class T>
-  static void rms_norm(Context& context, Rows<const T> x, const Vector& weight, float epsilon, Rows<T> out) {
+  static void rms_norm(Context& context, RowsView<const T> x, const Vector& weight, float epsilon, RowsView<T> out) {
     llama::rms_norm(context, x, weight.values(), epsilon, out);
   }
 
   template <class T>
-  static void swiglu(Context& context, Rows<const T> gate_up, Rows<T> out) {
+  static void swiglu(Context& context, RowsView<const T> gate_up, RowsView<T> out) {
     llama::swiglu(context, gate_up, out);
   }
 
   template <class T, class Y>
-  static void apply(Context& context, const Linear<T>& linear, Rows<const T> x, Rows<Y> y) {
+  static void apply(Context& context, const Linear<T>& linear, RowsView<const T> x, RowsView<Y> y) {
     linear.gemm->apply(context, linear.view, x, y);
   }
 
   template <class T>
-  static void accumulate(Context& context, const Linear<T>& linear, Rows<const T> x, Rows<T> y) {
+  static void accumulate(Context& context, const Linear<T>& linear, RowsView<const T> x, RowsView<T> y) {
     linear.gemm->accumulate(context, linear.view, x, y);
   }
 
   /// `rows` in host memory, once all work on the stream has run; valid until the context's next results.
-  static Rows<const float> download(Context& context, Rows<float> rows) {
+  static RowsView<const float> download(Context& context, RowsView<float> rows) {
     const Index bytes = rows.rows * rows.width * static_cast<Index>(sizeof(float));
     auto* const host = reinterpret_cast<float*>(context.results(bytes));
     cuda::detail::check(

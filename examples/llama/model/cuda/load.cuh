@@ -21,8 +21,8 @@ inline cudaStream_t model_stream() {
 
 /// Elements of all weights.
 inline Index weight_count(const ModelConfig& config) {
-  const Index attention = 2 * config.width * (config.heads + config.kv_heads) * config.head_width;
-  const Index layer = attention + 3 * config.width * config.ffn_width + 2 * config.width;
+  const Index attention = 2 * config.width * (config.heads + config.kv_heads) * config.head_dim;
+  const Index layer = attention + 3 * config.width * config.intermediate_size + 2 * config.width;
   return config.layers * layer + config.width + (config.tied_embeddings ? 1 : 2) * config.vocab * config.width;
 }
 

@@ -42,7 +42,7 @@ class Context {
     }
 
     /// All rows that there is room for.
-    Rows<T> rows() const { return {data_.get(), rows_, width_}; }
+    RowsView<T> rows() const { return {data_.get(), rows_, width_}; }
 
    private:
     std::unique_ptr<T[]> data_;

@@ -66,26 +66,25 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   // where the scratch memory happens to lie. The odd number of packets keeps the rows out of each other's cache sets.
   constexpr Index packet = 16;
   const Index stride = ((count + packet - 1) / packet | 1) * packet;
-  const std::span<float> scratch = context.scratch(heads * (stride + queries.head_width + 1));
+  const std::span<float> scratch = context.scratch(heads * (stride + queries.head_dim + 1));
   float* const weights = scratch.data();
   float* const query = weights + heads * stride;
-  float* const factors = query + heads * queries.head_width;
+  float* const factors = query + heads * queries.head_dim;
 
   constexpr Index grain = 256;
   for (std::size_t r = 0; r < limits.size(); ++r) {
     const Index row = task.first_row + static_cast<Index>(r);
     const Index visible = limits[r];
     for (Index head = 0; head < heads; ++head) {
-      std::transform(queries.query(row, head), queries.query(row, head) + queries.head_width,
-                     query + head * queries.head_width, to_float<T>);
+      std::transform(queries.query(row, head), queries.query(row, head) + queries.head_dim,
+                     query + head * queries.head_dim, to_float<T>);
     }
     context.for_chunks(visible, grain, [&](Index first, Index last) {
       for (Index i = first; i < last; ++i) {
         for (Index kv_head = 0; kv_head < keys.heads; ++kv_head) {
           const auto* key = keys.key(active[static_cast<std::size_t>(i)], kv_head);
           for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-            weights[head * stride + i] =
-                queries.scale * dot(query + head * queries.head_width, key, queries.head_width);
+            weights[head * stride + i] = queries.scale * dot(query + head * queries.head_dim, key, queries.head_dim);
           }
         }
       }

@@ -154,7 +154,7 @@ class GrowingRows {
   }
 
   /// All rows that there is room for.
-  Rows<T> rows() const { return {reinterpret_cast<T*>(memory_.data()), rows_, width_}; }
+  RowsView<T> rows() const { return {reinterpret_cast<T*>(memory_.data()), rows_, width_}; }
 
  private:
   Memory<Allocator> memory_;

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(most_threads, 2)
   const int queries = range.of(task.rows) * group;
   const int first = part * task.part;
   const int count = task.count - first < task.part ? task.count - first : task.part;
-  const auto width = static_cast<int>(all_queries.head_width);
+  const auto width = static_cast<int>(all_queries.head_dim);
   const int step = threads() / lanes * keys_at_once;
   const auto row_of = [&](int query) { return query / group; };
   const auto head_of = [&](int query) { return kv_head * group + query % group; };
@@ -272,7 +272,7 @@ struct ScoreExtent {
 template <int tile, class T, class Keys>
 void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceScoreTask<Keys>* tasks, Index count,
                     RowRange range, Index longest, Index blocks) {
-  const Index chunks = (queries.head_width + chunk_size<T> - 1) / chunk_size<T>;
+  const Index chunks = (queries.head_dim + chunk_size<T> - 1) / chunk_size<T>;
   const auto lanes = std::min(static_cast<Index>(std::bit_ceil(static_cast<std::size_t>(chunks))), Index{warp_size});
   launch(context, dim3(static_cast<unsigned>(blocks)),
          whole_warps(std::min(part_of(longest), longest) * lanes / keys_at_once), partial_softmax<tile, T, Keys>,

@@ -111,8 +111,8 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
   CHECK(config.layers == 5);
   CHECK(config.heads == 8);
   CHECK(config.kv_heads == 4);
-  CHECK(config.head_width == 8);
-  CHECK(config.ffn_width == 172);
+  CHECK(config.head_dim == 8);
+  CHECK(config.intermediate_size == 172);
   CHECK(config.vocab == 512);
   CHECK(config.context == 512);
   CHECK(config.rope_interleaved);

@@ -33,7 +33,7 @@ TEST_CASE("a llama2.c file's weights are found under Hugging Face names") {
   const std::string file = small_file(shared_floats + 40);
   const Llama2cModel model = read_llama2c(bytes_of(file), "model.bin");
   CHECK(model.config.architecture == "llama2.c");
-  CHECK(model.config.head_width == 2);
+  CHECK(model.config.head_dim == 2);
   CHECK(model.config.vocab == 5);
   CHECK(model.config.norm_epsilon == 1e-5);
   CHECK(model.config.rope_interleaved);

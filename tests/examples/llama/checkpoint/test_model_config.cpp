@@ -42,8 +42,8 @@ TEST_CASE("Llama 2: every field arrives") {
   CHECK(config.layers == 3);
   CHECK(config.heads == 4);
   CHECK(config.kv_heads == 2);
-  CHECK(config.head_width == 8);
-  CHECK(config.ffn_width == 48);
+  CHECK(config.head_dim == 8);
+  CHECK(config.intermediate_size == 48);
   CHECK(config.context == 128);
   CHECK(config.norm_epsilon == 1e-5);
   CHECK(config.rope_theta == 10000);
@@ -63,8 +63,8 @@ TEST_CASE("fields that may be missing or null take transformers' defaults") {
   rejects(without({"num_key_value_heads"}, mistral), {"\"num_key_value_heads\" is missing"});
   rejects(without({"num_key_value_heads"}, qwen), {"\"num_key_value_heads\" is missing"});
   CHECK(read(without({"rms_norm_eps", "hidden_act", "tie_word_embeddings"})).norm_epsilon == 1e-6);
-  CHECK(read(llama_json({{"head_dim", 16}})).head_width == 16);
-  CHECK(read(llama_json({{"head_dim", nullptr}})).head_width == 8);
+  CHECK(read(llama_json({{"head_dim", 16}})).head_dim == 16);
+  CHECK(read(llama_json({{"head_dim", nullptr}})).head_dim == 8);
   CHECK(read(llama_json({{"tie_word_embeddings", true}})).tied_embeddings);
 }
 
@@ -179,8 +179,9 @@ TEST_CASE("every size is checked at both ends") {
   for (const auto& [name, most] :
        {Field{"vocab_size", ModelLimits::vocab}, Field{"hidden_size", ModelLimits::width},
         Field{"num_hidden_layers", ModelLimits::layers}, Field{"num_attention_heads", ModelLimits::heads},
-        Field{"num_key_value_heads", ModelLimits::heads}, Field{"head_dim", ModelLimits::head_width},
-        Field{"intermediate_size", ModelLimits::ffn_width}, Field{"max_position_embeddings", ModelLimits::context}}) {
+        Field{"num_key_value_heads", ModelLimits::heads}, Field{"head_dim", ModelLimits::head_dim},
+        Field{"intermediate_size", ModelLimits::intermediate_size},
+        Field{"max_position_embeddings", ModelLimits::context}}) {
     const std::string quoted = '"' + std::string(name) + '"';
     for (const Json& value : {Json(0), Json(-1), Json(most + 1), Json(32.0), Json("32"), Json(true),
                               Json(std::numeric_limits<std::uint64_t>::max()), Json(std::numeric_limits<Index>::min())})

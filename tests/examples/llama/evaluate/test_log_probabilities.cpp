@@ -83,8 +83,8 @@ TEST_CASE("the operations of a dense prefill are those that the decoder counts")
       const ModelConfig& config = model.config();
       const auto rows = static_cast<double>(count);
       const auto width = static_cast<double>(config.width);
-      const auto query_width = static_cast<double>(config.heads * config.head_width);
-      const double row = 2 * width * (2 * query_width + 3 * static_cast<double>(config.ffn_width));
+      const auto query_width = static_cast<double>(config.heads * config.head_dim);
+      const double row = 2 * width * (2 * query_width + 3 * static_cast<double>(config.intermediate_size));
       const double more = (rows - 1) * row + 4 * query_width * (rows * (rows + 1) / 2 - rows) +
                           (rows - 1) * 2 * width * static_cast<double>(config.vocab);
       CHECK(token_log_probabilities(model, some_tokens(count), 1).operations ==

@@ -103,7 +103,7 @@ void norm_cases() {
     DeviceArray<T> x(context, values);
     DeviceArray<float> device_weight(context, weight);
     DeviceArray<T> out(context, std::vector<T>(static_cast<std::size_t>(rows * width), not_a_number<T>()));
-    const Rows<T> in(x.span().data(), rows, width, stride);
+    const RowsView<T> in(x.span().data(), rows, width, stride);
     rms_norm<T>(context, in, device_weight.span(), 1e-5F, {out.span().data(), rows, width});
     check_close(out.download(), expected, rounding<T>);
     rms_norm<T>(context, in, device_weight.span(), 1e-5F, in);
@@ -133,7 +133,7 @@ void gate_cases() {
     }
     DeviceArray<T> gate_up(context, values);
     DeviceArray<T> out(context, std::vector<T>(static_cast<std::size_t>(rows * width), not_a_number<T>()));
-    const Rows<T> result(out.span().data(), rows, width);
+    const RowsView<T> result(out.span().data(), rows, width);
     swiglu<T>(context, {gate_up.data(), rows, 2 * width}, result);
     check_close(out.download(), expected, rounding<T>);
     CHECK_THROWS_AS(swiglu<T>(context, {gate_up.data(), rows, width}, result), invalid_argument);
@@ -147,8 +147,8 @@ void embed_cases() {
     const auto values = random_values<T>(11 * width, 1);
     DeviceArray<T> table(context, values);
     DeviceArray<T> out(context, std::vector<T>(static_cast<std::size_t>(4 * width), not_a_number<T>()));
-    const Rows<const T> rows(table.data(), 11, width);
-    const Rows<T> result(out.span().data(), 4, width);
+    const RowsView<const T> rows(table.data(), 11, width);
+    const RowsView<T> result(out.span().data(), 4, width);
     const std::vector<std::int32_t> tokens{3, 0, 10, 3};
     embed(context, rows, tokens, result);
     std::vector<double> expected;
@@ -172,8 +172,8 @@ class TestCache {
         page_size_(page_size),
         pages_(page_size == 0 ? 1 : (capacity + page_size - 1) / page_size),
         table_(static_cast<std::size_t>(pages_)),
-        layer_(page_size == 0 ? shape.kv_heads * capacity * shape.head_width
-                              : pages_ * page_size * shape.kv_heads * shape.head_width),
+        layer_(page_size == 0 ? shape.kv_heads * capacity * shape.head_dim
+                              : pages_ * page_size * shape.kv_heads * shape.head_dim),
         capacity_(capacity),
         keys_(static_cast<std::size_t>(2 * layer_), not_a_number<T>()),
         values_(keys_) {
@@ -188,12 +188,12 @@ class TestCache {
     KvView<T> view{.keys = device_[0].span().data(),
                    .values = device_[1].span().data(),
                    .layer_stride = layer_,
-                   .head_stride = capacity_ * shape_.head_width,
-                   .position_stride = shape_.head_width,
+                   .head_stride = capacity_ * shape_.head_dim,
+                   .position_stride = shape_.head_dim,
                    .capacity = capacity_};
     if (page_size_ > 0) {
-      view.head_stride = shape_.head_width;
-      view.position_stride = shape_.kv_heads * shape_.head_width;
+      view.head_stride = shape_.head_dim;
+      view.position_stride = shape_.kv_heads * shape_.head_dim;
       view.page_table = device_table_[0].data();
       view.page_size = page_size_;
       view.page_stride = page_size_ * view.position_stride;
@@ -202,7 +202,7 @@ class TestCache {
   }
 
   std::size_t at(Index layer, Position token, Index head, Index element) const {
-    const Index width = shape_.head_width;
+    const Index width = shape_.head_dim;
     const Index in_layer =
         page_size_ == 0 ? (head * capacity_ + token) * width
                         : ((table_[static_cast<std::size_t>(token / page_size_)] * page_size_ + token % page_size_) *
@@ -278,7 +278,7 @@ void rotary_cases() {
   for (const AttentionShape shape : {AttentionShape{4, 2, 32}, {3, 3, 6}, {2, 1, 128}}) {
     for (const bool interleaved : {false, true}) {
       for (const Index page_size : {0, 4}) {
-        CAPTURE(shape.head_width);
+        CAPTURE(shape.head_dim);
         CAPTURE(interleaved);
         CAPTURE(page_size);
         auto batch = sequences;
@@ -288,10 +288,10 @@ void rotary_cases() {
         const LayerPlan layer_plan = lists.layer(0, 2);
         DevicePlan<T> plan(shape);
         plan.update(context, layer_plan, views_of(caches));
-        const Index half = shape.head_width / 2;
+        const Index half = shape.head_dim / 2;
         const auto angles = random_values<float>(30 * 2 * half, 3);  // any numbers will do for cosines and sines
         DeviceArray<float> device_angles(context, angles);
-        const RotaryView table{device_angles.data(), 30, shape.head_width, interleaved};
+        const RotaryView table{device_angles.data(), 30, shape.head_dim, interleaved};
         const auto turned = [&](const std::vector<T>& from, std::size_t head_at, Position position, Index i) {
           const Index pair = interleaved ? i / 2 : i % half;
           const auto a = head_at + static_cast<std::size_t>(interleaved ? 2 * pair : pair);
@@ -302,23 +302,23 @@ void rotary_cases() {
                                                             : number(from[a]) * sine + number(from[b]) * cosine;
         };
 
-        const Index width = shape.heads * shape.head_width;
+        const Index width = shape.heads * shape.head_dim;
         const auto queries = random_values<T>(layer_plan.rows() * width, 4);
         DeviceArray<T> device_queries(context, queries);
-        rotate(context, plan, table, Rows<T>(device_queries.span().data(), layer_plan.rows(), width));
+        rotate(context, plan, table, RowsView<T>(device_queries.span().data(), layer_plan.rows(), width));
         std::vector<double> expected;
         for (Index i = 0; i < std::ssize(queries); ++i) {
-          const Index element = i % shape.head_width;
+          const Index element = i % shape.head_dim;
           expected.push_back(turned(queries, static_cast<std::size_t>(i - element),
                                     layer_plan.positions()[static_cast<std::size_t>(i / width)], element));
         }
         check_close(device_queries.download(), expected, rounding<T>);
 
-        const Index kv_width = shape.kv_heads * shape.head_width;
+        const Index kv_width = shape.kv_heads * shape.head_dim;
         const auto key_values = random_values<T>(layer_plan.rows() * 2 * kv_width, 5);
         DeviceArray<T> device_key_values(context, key_values);
         write_key_values(context, plan, 1, table,
-                         Rows<const T>(device_key_values.data(), layer_plan.rows(), 2 * kv_width));
+                         RowsView<const T>(device_key_values.data(), layer_plan.rows(), 2 * kv_width));
         for (Index s = 0; s < layer_plan.sequences(); ++s) {
           auto& cache = caches[static_cast<std::size_t>(s)];
           cache.download();
@@ -329,8 +329,8 @@ void rotary_cases() {
             const Position position = part.positions[row];
             for (Index i = 0; i < kv_width; ++i) {
               const auto at = static_cast<std::size_t>((part.first_row + static_cast<Index>(row)) * 2 * kv_width);
-              const Index element = i % shape.head_width;
-              const auto place = cache.at(1, position, i / shape.head_width, element);
+              const Index element = i % shape.head_dim;
+              const auto place = cache.at(1, position, i / shape.head_dim, element);
               got.push_back(cache.keys()[place]);
               wanted.push_back(turned(key_values, at + static_cast<std::size_t>(i - element), position, element));
               got.push_back(cache.values()[place]);
@@ -341,12 +341,12 @@ void rotary_cases() {
           const auto written = std::ranges::count_if(cache.keys(), [](T value) { return !std::isnan(number(value)); });
           CHECK(written == std::ssize(part.positions) * kv_width);
         }
-        const RotaryView too_short{device_angles.data(), 29, shape.head_width, interleaved};
+        const RotaryView too_short{device_angles.data(), 29, shape.head_dim, interleaved};
         CHECK_THROWS_WITH_AS(
-            rotate(context, plan, too_short, Rows<T>(device_queries.span().data(), layer_plan.rows(), width)),
+            rotate(context, plan, too_short, RowsView<T>(device_queries.span().data(), layer_plan.rows(), width)),
             "lazyllm: rotate: position 29 is out of range 0 to 28", invalid_argument);
         CHECK_THROWS_AS(write_key_values(context, plan, 1, table,
-                                         Rows<const T>(device_key_values.data(), layer_plan.rows(), kv_width)),
+                                         RowsView<const T>(device_key_values.data(), layer_plan.rows(), kv_width)),
                         invalid_argument);
       }
     }
@@ -370,7 +370,7 @@ std::vector<double> reference_attention(const LayerPlan& plan, const AttentionSh
         for (const Position token : visible) {
           const std::size_t key = cache.at(1, token, head / group, 0);
           double score = 0;
-          for (std::size_t i = 0; i < static_cast<std::size_t>(shape.head_width); ++i) {
+          for (std::size_t i = 0; i < static_cast<std::size_t>(shape.head_dim); ++i) {
             score += number(queries[query_at + i]) * number(cache.keys()[key + i]);
           }
           weights.push_back(score * static_cast<double>(shape.scale));
@@ -378,14 +378,14 @@ std::vector<double> reference_attention(const LayerPlan& plan, const AttentionSh
         const double largest = *std::max_element(weights.begin(), weights.end());
         for (double& weight : weights) weight = std::exp(weight - largest);
         const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-        for (Index i = 0; i < shape.head_width; ++i) {
+        for (Index i = 0; i < shape.head_dim; ++i) {
           double sum = 0;
           for (std::size_t k = 0; k < visible.size(); ++k) {
             sum += weights[k] / total * number(cache.values()[cache.at(1, visible[k], head / group, i)]);
           }
           out.push_back(sum);
         }
-        query_at += static_cast<std::size_t>(shape.head_width);
+        query_at += static_cast<std::size_t>(shape.head_dim);
       }
     }
   }
@@ -405,24 +405,24 @@ template <class T>
 std::vector<T> check_attention(const AttentionCase& test) {
   CAPTURE(test.shape.heads);
   CAPTURE(test.shape.kv_heads);
-  CAPTURE(test.shape.head_width);
+  CAPTURE(test.shape.head_dim);
   CAPTURE(test.page_size);
   CAPTURE(test.sequences[0].keys.size());
   CAPTURE(test.sequences[0].rows.size());
   auto context = CudaMemory::make_context();
   AttentionShape shape = test.shape;
-  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_width));
+  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   auto caches = caches_of<T>(context, shape, test.sequences, test.page_size);
   unsigned seed = 10;
   for (std::size_t s = 0; s < caches.size(); ++s) {
     const auto& keys = test.sequences[s].keys;
-    const auto count = std::ssize(keys) * shape.kv_heads * shape.head_width;
+    const auto count = std::ssize(keys) * shape.kv_heads * shape.head_dim;
     const auto key_values = random_values<T>(count, ++seed, test.size);
     const auto value_values = random_values<T>(count, ++seed);
     std::size_t next = 0;
     for (const Position token : keys) {
       for (Index head = 0; head < shape.kv_heads; ++head) {
-        for (Index i = 0; i < shape.head_width; ++i, ++next) {
+        for (Index i = 0; i < shape.head_dim; ++i, ++next) {
           caches[s].keys()[caches[s].at(1, token, head, i)] = key_values[next];
           caches[s].values()[caches[s].at(1, token, head, i)] = value_values[next];
         }
@@ -436,7 +436,7 @@ std::vector<T> check_attention(const AttentionCase& test) {
   plan.update(context, layer_plan, views_of(caches));
   const Index rows = plan.query_rows();
   CHECK(rows == (test.last_rows_only ? layer_plan.sequences() : layer_plan.rows()));
-  const Index width = shape.heads * shape.head_width;
+  const Index width = shape.heads * shape.head_dim;
   const Index stride = test.aligned ? width + 8 : width + 1;
   const auto queries = random_values<T>(rows * width, 3, test.size);
   std::vector<T> strided(static_cast<std::size_t>(rows * stride), not_a_number<T>());
@@ -562,8 +562,8 @@ void error_cases() {
   views[0].page_table = nullptr;
   plan.update(context, lists.layer(0, 2), views);
   DeviceArray<T> queries(context, std::vector<T>(2048));
-  const Rows<const T> rows(queries.data(), 1, 1024);
-  const Rows<T> out(queries.span().data() + 1024, 1, 1024);
+  const RowsView<const T> rows(queries.data(), 1, 1024);
+  const RowsView<T> out(queries.span().data() + 1024, 1, 1024);
   CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out),
                        "lazyllm: attention: head width 512 is out of range 2 to 256", invalid_argument);
   CHECK_THROWS_AS(attention<T>(context, plan, 0, {queries.data(), 2, 1024}, out), invalid_argument);
@@ -584,8 +584,8 @@ void product_cases() {
       DeviceArray<T> device_bias(context, bias);
       const LinearView<T> linear{device_weights.data(), biased ? device_bias.data() : nullptr, in, out};
       DeviceArray<Y> y(context, start);
-      const Rows<Y> result(y.span().data(), rows, out);
-      const Rows<const T> input(device_x.data(), rows, in);
+      const RowsView<Y> result(y.span().data(), rows, out);
+      const RowsView<const T> input(device_x.data(), rows, in);
       if (biased && !std::is_same_v<T, Y>) {
         CHECK_THROWS_AS(gemm.apply(context, linear, input, result), invalid_argument);
         continue;
@@ -609,7 +609,7 @@ void product_cases() {
       }
       gemm.apply(context, linear, input, result);
       check_close(y.download(), expected, rounding<Y>);
-      CHECK_THROWS_AS(gemm.apply(context, linear, Rows<const T>(device_x.data(), rows, in - 1), result),
+      CHECK_THROWS_AS(gemm.apply(context, linear, RowsView<const T>(device_x.data(), rows, in - 1), result),
                       invalid_argument);
     }
   }

@@ -28,8 +28,8 @@ struct Matrix {
 
   T& operator()(Index i, Index j) { return values[static_cast<std::size_t>(i * width + j)]; }
   const T& operator()(Index i, Index j) const { return values[static_cast<std::size_t>(i * width + j)]; }
-  Rows<T> view() { return {values.data(), rows, width}; }
-  Rows<const T> view() const { return {values.data(), rows, width}; }
+  RowsView<T> view() { return {values.data(), rows, width}; }
+  RowsView<const T> view() const { return {values.data(), rows, width}; }
 
   bool same_bits(const Matrix& other) const {
     return values.size() == other.values.size() &&

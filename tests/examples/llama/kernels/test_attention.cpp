@@ -19,7 +19,7 @@ struct Sample {
   Matrix<T> cached_values;
 
   KeyValues<T> cache() const {
-    return {cached_keys.values.data(), cached_values.values.data(), cached_keys.width, shape.head_width};
+    return {cached_keys.values.data(), cached_values.values.data(), cached_keys.width, shape.head_dim};
   }
 
   Matrix<T> run(int threads) const {
@@ -34,13 +34,13 @@ template <class T>
 Sample<T> sample(AttentionShape shape, Index tokens, std::vector<Position> keys, std::vector<Position> key_limits,
                  float size = 3) {
   const Index rows = std::ssize(key_limits);
-  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_width));
+  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   Sample<T> made{shape,
                  std::move(keys),
                  std::move(key_limits),
-                 random_matrix<T>(rows, shape.heads * shape.head_width, 1, size),
-                 random_matrix<T>(tokens, shape.kv_heads * shape.head_width, 2, size),
-                 random_matrix<T>(tokens, shape.kv_heads * shape.head_width, 3)};
+                 random_matrix<T>(rows, shape.heads * shape.head_dim, 1, size),
+                 random_matrix<T>(tokens, shape.kv_heads * shape.head_dim, 2, size),
+                 random_matrix<T>(tokens, shape.kv_heads * shape.head_dim, 3)};
   for (Position token = 0; token < tokens; ++token) {
     if (std::binary_search(made.keys.begin(), made.keys.end(), token)) continue;
     for (Index i = 0; i < made.cached_keys.width; ++i) {
@@ -57,14 +57,14 @@ Matrix<double> reference(const Sample<T>& sample) {
   Matrix<double> out(sample.queries.rows, sample.queries.width);
   for (Index row = 0; row < out.rows; ++row) {
     for (Index head = 0; head < shape.heads; ++head) {
-      const Index query_at = head * shape.head_width;
-      const Index key_at = head / (shape.heads / shape.kv_heads) * shape.head_width;
+      const Index query_at = head * shape.head_dim;
+      const Index key_at = head / (shape.heads / shape.kv_heads) * shape.head_dim;
       const auto visible =
           std::span(sample.keys).first(static_cast<std::size_t>(sample.key_limits[static_cast<std::size_t>(row)]));
       std::vector<double> weights;
       for (const Position token : visible) {
         double score = 0;
-        for (Index i = 0; i < shape.head_width; ++i) {
+        for (Index i = 0; i < shape.head_dim; ++i) {
           score += static_cast<double>(sample.queries(row, query_at + i)) *
                    static_cast<double>(sample.cached_keys(token, key_at + i));
         }
@@ -74,7 +74,7 @@ Matrix<double> reference(const Sample<T>& sample) {
       for (double& weight : weights) weight = std::exp(weight - largest);
       const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
       for (std::size_t k = 0; k < visible.size(); ++k) {
-        for (Index i = 0; i < shape.head_width; ++i) {
+        for (Index i = 0; i < shape.head_dim; ++i) {
           out(row, query_at + i) +=
               weights[k] / total * static_cast<double>(sample.cached_values(visible[k], key_at + i));
         }
@@ -104,7 +104,7 @@ template <class T>
 void check_sample(const Sample<T>& sample, double allowed = tolerance<T>) {
   CAPTURE(sample.shape.heads);
   CAPTURE(sample.shape.kv_heads);
-  CAPTURE(sample.shape.head_width);
+  CAPTURE(sample.shape.head_dim);
   CAPTURE(sample.queries.rows);
   CAPTURE(sample.keys.size());
   const auto out = sample.run(2);
@@ -121,11 +121,10 @@ TEST_CASE_TEMPLATE("causal rows", T, float, Eigen::bfloat16) {
 
 TEST_CASE_TEMPLATE("grouped heads of all widths", T, float, Eigen::bfloat16) {
   for (const Index group : {1, 2, 4, 8}) {
-    for (const Index head_width : {2, 6, 8, 48, 64, 80, 128, 134}) {
+    for (const Index head_dim : {2, 6, 8, 48, 64, 80, 128, 134}) {
       const Index kv_heads = 3;
-      check_sample(
-          sample<T>({group * kv_heads, kv_heads, head_width}, 71, first_positions(71), first_positions(71, 1)));
-      check_sample(sample<T>({group * kv_heads, kv_heads, head_width}, 71, first_positions(71), {71}));
+      check_sample(sample<T>({group * kv_heads, kv_heads, head_dim}, 71, first_positions(71), first_positions(71, 1)));
+      check_sample(sample<T>({group * kv_heads, kv_heads, head_dim}, 71, first_positions(71), {71}));
     }
   }
 }
@@ -154,8 +153,8 @@ TEST_CASE_TEMPLATE("a few rows over many chunks of keys", T, float, Eigen::bfloa
   const auto count = static_cast<Position>(keys.size());
   REQUIRE(count > 1300);
   for (const Index group : {1, 2, 3, 8}) {
-    for (const Index head_width : {2, 32, 64, 100, 134}) {
-      check_sample(sample<T>({2 * group, 2, head_width}, 1500, keys, {count}));
+    for (const Index head_dim : {2, 32, 64, 100, 134}) {
+      check_sample(sample<T>({2 * group, 2, head_dim}, 1500, keys, {count}));
     }
   }
   const std::vector<Position> limits{1, 511, 512, 513, 600, 1024, 1025, count};
@@ -226,7 +225,7 @@ TEST_CASE_TEMPLATE("large scores do not overflow, and hidden keys weigh exactly 
 TEST_CASE_TEMPLATE("strided queries, cache and out", T, float, Eigen::bfloat16) {
   const auto packed = sample<T>({4, 2, 16}, 90, first_positions(90), first_positions(90, 1));
   const auto expected = packed.run(1);
-  // Heads before tokens, as [kv_heads x tokens x head_width]; queries at the head of wider, fused rows.
+  // Heads before tokens, as [kv_heads x tokens x head_dim]; queries at the head of wider, fused rows.
   Matrix<T> keys(2 * 90, 16), values(2 * 90, 16), fused(90, 100), out(90, 70);
   for (Index token = 0; token < 90; ++token) {
     for (Index i = 0; i < 32; ++i) {
@@ -254,7 +253,7 @@ TEST_CASE("attention accepts no rows and rejects what does not fit") {
     CHECK_THROWS_AS(bad.run(1), invalid_argument);
   };
   rejects([](auto& bad) { bad.shape.kv_heads = 3; });
-  rejects([](auto& bad) { bad.shape.head_width = 7; });
+  rejects([](auto& bad) { bad.shape.head_dim = 7; });
   rejects([](auto& bad) { bad.shape.heads = 8; });
   rejects([](auto& bad) { bad.key_limits.back() = 11; });
   rejects([](auto& bad) { bad.key_limits.front() = 0; });

@@ -110,10 +110,10 @@ TEST_CASE("linear layers accept no rows and reject what does not fit") {
   const Tensor tensor = tensor_of(weight);
   const Linear<float> linear(std::span(&tensor, 1));
   Matrix<float> x(3, 4), y(3, 6), narrow(3, 5);
-  linear.apply(Rows<const float>(nullptr, 0, 4), Rows<float>(nullptr, 0, 6), 1);
+  linear.apply(RowsView<const float>(nullptr, 0, 4), RowsView<float>(nullptr, 0, 6), 1);
   CHECK_THROWS_AS(linear.apply(x.view(), narrow.view(), 1), invalid_argument);
   CHECK_THROWS_AS(linear.apply(x.view().subrows(0, 2), y.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(linear.apply(Rows<const float>(x.values.data(), 2, 4, 5), y.view().subrows(0, 2), 1),
+  CHECK_THROWS_AS(linear.apply(RowsView<const float>(x.values.data(), 2, 4, 5), y.view().subrows(0, 2), 1),
                   invalid_argument);
   CHECK_THROWS_AS(linear.apply(x.view(), y.view(), 0), invalid_argument);
   CHECK_THROWS_AS(linear.accumulate(narrow.view(), y.view(), 1), invalid_argument);

@@ -37,16 +37,16 @@ TEST_CASE_TEMPLATE("root mean square norm", T, float, Eigen::bfloat16) {
                          static_cast<double>(weight(0, j));
       }
     }
-    const auto norm = [&](Rows<T> out, int threads) { rms_norm(x.view(), weight.values, 0.5f, out, threads); };
+    const auto norm = [&](RowsView<T> out, int threads) { rms_norm(x.view(), weight.values, 0.5f, out, threads); };
     check_close(run(Matrix<T>(rows, width), norm), expected, rounding<T>);
-    const auto in_place = [&](Rows<T> out, int threads) { rms_norm<T>(out, weight.values, 0.5f, out, threads); };
+    const auto in_place = [&](RowsView<T> out, int threads) { rms_norm<T>(out, weight.values, 0.5f, out, threads); };
     check_close(run(x, in_place), expected, rounding<T>);
   }
 }
 
 /// The rotary frequencies, written from their definitions.
-double frequency(Index i, Index head_width, double theta, const RopeScaling& scaling) {
-  const double plain = 1 / std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(head_width));
+double frequency(Index i, Index head_dim, double theta, const RopeScaling& scaling) {
+  const double plain = 1 / std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(head_dim));
   if (const auto* linear = std::get_if<LinearRopeScaling>(&scaling)) return plain / linear->factor;
   if (const auto* llama3 = std::get_if<Llama3RopeScaling>(&scaling)) {
     const auto context = static_cast<double>(llama3->original_max_position_embeddings);
@@ -64,25 +64,25 @@ TEST_CASE_TEMPLATE("rotary embedding", T, float, Eigen::bfloat16) {
   const RopeScaling scalings[] = {NoRopeScaling{}, LinearRopeScaling{4}, Llama3RopeScaling{8, 1, 4, 64}};
   for (const RopeScaling& scaling : scalings) {
     for (const bool interleaved : {false, true}) {
-      for (const Index head_width : {2, 6, 64, 128}) {
-        const Index rows = head_width == 2 ? 1 : head_width + 5;
-        CAPTURE(head_width);
+      for (const Index head_dim : {2, 6, 64, 128}) {
+        const Index rows = head_dim == 2 ? 1 : head_dim + 5;
+        CAPTURE(head_dim);
         CAPTURE(interleaved);
         CAPTURE(scaling.index());
         const Index heads = 3;
         std::vector<Position> positions;
         for (Index i = 0; i < rows; ++i) positions.push_back(static_cast<Position>(5 * i + i % 3));
-        RotaryTable table(head_width, 500, scaling, interleaved);
+        RotaryTable table(head_dim, 500, scaling, interleaved);
         table.reserve(3);  // grows in two steps
         table.reserve(positions.back() + 1);
-        const auto x = random_matrix<T>(rows, heads * head_width, 1);
-        Matrix<double> expected(rows, heads * head_width);
+        const auto x = random_matrix<T>(rows, heads * head_dim, 1);
+        Matrix<double> expected(rows, heads * head_dim);
         for (Index row = 0; row < rows; ++row) {
-          for (Index i = 0; i < head_width / 2; ++i) {
-            const double angle = positions[static_cast<std::size_t>(row)] * frequency(i, head_width, 500, scaling);
+          for (Index i = 0; i < head_dim / 2; ++i) {
+            const double angle = positions[static_cast<std::size_t>(row)] * frequency(i, head_dim, 500, scaling);
             for (Index head = 0; head < heads; ++head) {
-              const Index a = head * head_width + (interleaved ? 2 * i : i);
-              const Index b = interleaved ? a + 1 : a + head_width / 2;
+              const Index a = head * head_dim + (interleaved ? 2 * i : i);
+              const Index b = interleaved ? a + 1 : a + head_dim / 2;
               const auto first = static_cast<double>(x(row, a));
               const auto second = static_cast<double>(x(row, b));
               expected(row, a) = first * std::cos(angle) - second * std::sin(angle);
@@ -90,7 +90,7 @@ TEST_CASE_TEMPLATE("rotary embedding", T, float, Eigen::bfloat16) {
             }
           }
         }
-        const auto rotated = run(x, [&](Rows<T> out, int threads) { rotate(out, positions, table, threads); });
+        const auto rotated = run(x, [&](RowsView<T> out, int threads) { rotate(out, positions, table, threads); });
         check_close(rotated, expected, rounding<T>);
       }
     }
@@ -119,7 +119,7 @@ TEST_CASE_TEMPLATE("gated unit", T, float, Eigen::bfloat16) {
         expected(i, j) = gate / (1 + std::exp(-gate)) * static_cast<double>(x(i, width + j));
       }
     }
-    const auto out = run(Matrix<T>(rows, width), [&](Rows<T> y, int threads) { swiglu(x.view(), y, threads); });
+    const auto out = run(Matrix<T>(rows, width), [&](RowsView<T> y, int threads) { swiglu(x.view(), y, threads); });
     check_close(out, expected, rounding<T>);
   }
   auto extreme = Matrix<T>(1, 4, static_cast<T>(1));
@@ -136,7 +136,7 @@ void check_embed() {
   const auto table = random_matrix<W>(11, 700, 1);
   const std::vector<std::int32_t> tokens{3, 0, 10, 3};
   const auto out =
-      run(Matrix<T>(4, 700), [&](Rows<T> rows, int threads) { embed(tensor_of(table), tokens, rows, threads); });
+      run(Matrix<T>(4, 700), [&](RowsView<T> rows, int threads) { embed(tensor_of(table), tokens, rows, threads); });
   for (Index i = 0; i < 4; ++i) {
     for (Index j = 0; j < 700; ++j) {
       const auto weight = static_cast<float>(table(tokens[static_cast<std::size_t>(i)], j));

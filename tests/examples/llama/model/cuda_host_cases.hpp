@@ -66,9 +66,9 @@ inline Pruner random_pruner(std::mt19937& random, Index layers) {
   score.last_queries = 1 + below(3);
   score.over_layers = below(4) == 0;
   score.pooling = below(4) == 0 ? 3 : 1;
-  if (below(4) == 0) return Pruner(KeepMass(schedule), score);
-  if (below(3) == 0) return Pruner(ProtectFirst<KeepFraction>{schedule, 2}, score);
-  return Pruner(KeepFraction(schedule), score);
+  if (below(4) == 0) return Pruner(KeepTopP(schedule), score);
+  if (below(3) == 0) return Pruner(ProtectFirst<KeepRatio>{schedule, 2}, score);
+  return Pruner(KeepRatio(schedule), score);
 }
 
 /// Positions that were active in each layer.
@@ -80,7 +80,7 @@ inline void record_active_sets(AnyDecoder& decoder, ActiveSets& sets) {
 
 inline std::vector<float> copied(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
 
-inline std::vector<float> copied(Rows<const float> logits) {
+inline std::vector<float> copied(RowsView<const float> logits) {
   return {logits.data, logits.data + logits.rows * logits.width};
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("CUDA host: dense logits equal the CPU's, of prompts, tokens and turns
 TEST_CASE("CUDA host: keeping everything equals dense bit for bit") {
   std::mt19937 random(2);
   const Pair models("gqa2_6_layers");
-  for (const AnyPolicy& policy : {AnyPolicy(KeepAll()), AnyPolicy(KeepFraction(Schedule{{1, 1.0}, {2, 1.0}}))}) {
+  for (const AnyPolicy& policy : {AnyPolicy(KeepAll()), AnyPolicy(KeepRatio(Schedule{{1, 1.0}, {2, 1.0}}))}) {
     const auto dense = models.cuda->dense(30);
     const auto lazy = models.cuda->lazy(30, Pruner(policy));
     for (const Index count : {9, 1, 3}) {
@@ -177,7 +177,7 @@ inline void check_runs_in_16_bits() {
   config.layers = 3;
   config.heads = 2;
   config.kv_heads = 1;
-  config.ffn_width = 128;
+  config.intermediate_size = 128;
   config.context = 256;
   // Scores in 16 bits differ from host to host, drawn tokens do not; they change from step to step, so that some are
   // revived.
@@ -190,8 +190,8 @@ inline void check_runs_in_16_bits() {
   const unsigned cases = lazyllm::test::runs(4);  // each width in each type, whole and in pages
   for (unsigned i = 0; i < cases; ++i) {
     CAPTURE(i);
-    config.head_width = i % 3 == 0 ? 64 : 128;
-    config.width = config.heads * config.head_width;
+    config.head_dim = i % 3 == 0 ? 64 : 128;
+    config.width = config.heads * config.head_dim;
     const WeightSource weights = random_weights();
     const auto check = [&](const AnyModel& cuda_model, const char* cpu_dtype, Index page_size) {
       CAPTURE(cpu_dtype);
@@ -223,7 +223,7 @@ inline void check_runs_in_16_bits() {
 TEST_CASE("CUDA host: K/V in pages give what K/V in one piece give, bit for bit") {
   std::mt19937 random(4);
   const Pair models("llama3_4_layers");
-  const Pruner pruner(KeepFraction(Schedule{{1, 0.6}, {3, 0.5}}));
+  const Pruner pruner(KeepRatio(Schedule{{1, 0.6}, {3, 0.5}}));
   const auto whole = models.cuda->lazy({30, 2}, pruner);
   const auto paged = models.cuda->lazy({30, 2, 4}, pruner);
   Index revived = 0;
@@ -243,8 +243,8 @@ TEST_CASE("CUDA host: sequences of different lengths and schedules in one step g
   std::mt19937 random(5);
   const Pair models("qwen2_5_layers");
   const std::vector<Pruner> pruners = {
-      Pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
-      Pruner(KeepMass(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3})};
+      Pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
+      Pruner(KeepTopP(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3})};
   const Index lengths[] = {12, 3, 17};
   const auto lazy = models.cuda->lazy({30, 3}, pruners);
   const auto dense = models.cuda->dense({30, 3});
@@ -278,8 +278,8 @@ TEST_CASE("CUDA host: sequences of different lengths and schedules in one step g
 
 TEST_CASE("CUDA host: a step that does not fit or names an unknown token changes nothing") {
   const Pair models("mha_4_layers");
-  const auto decoder = models.cuda->lazy(10, Pruner(KeepFraction(Schedule{{1, 0.5}})));
-  const auto untroubled = models.cuda->lazy(10, Pruner(KeepFraction(Schedule{{1, 0.5}})));
+  const auto decoder = models.cuda->lazy(10, Pruner(KeepRatio(Schedule{{1, 0.5}})));
+  const auto untroubled = models.cuda->lazy(10, Pruner(KeepRatio(Schedule{{1, 0.5}})));
   const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6};
   const std::vector<float> expected = copied(untroubled->step(prompt));
   CHECK(copied(decoder->step(prompt)) == expected);
@@ -294,7 +294,7 @@ TEST_CASE("CUDA host: a step that does not fit or names an unknown token changes
 TEST_CASE("CUDA host: a missing weight and one of the wrong shape are reported") {
   const Checkpoint checkpoint = small_checkpoint("mha_4_layers");
   ModelConfig wider = checkpoint.config();
-  wider.ffn_width += 2;
+  wider.intermediate_size += 2;
   CHECK_THROWS_WITH(open_cuda_model_f32(wider, weights_of(checkpoint)), doctest::Contains("mlp.gate_proj.weight"));
   ModelConfig deeper = checkpoint.config();
   deeper.layers += 1;

@@ -22,7 +22,7 @@ TEST_CASE("CUDA host: tensor-core attention gives the CPU's logits, of dense and
 TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the host once for each pruning layer") {
   std::mt19937 random(6);
   const Pair models("mha_4_layers");
-  const auto decoder = models.cuda->lazy({24, 2}, Pruner(KeepFraction(Schedule{{1, 0.6}, {2, 0.5}})));
+  const auto decoder = models.cuda->lazy({24, 2}, Pruner(KeepRatio(Schedule{{1, 0.6}, {2, 0.5}})));
   const std::vector<TokenId> a = random_tokens(random, 10, 97);
   const std::vector<TokenId> b = random_tokens(random, 14, 97);
   const auto generate = [&] {
@@ -45,7 +45,7 @@ TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the
 TEST_CASE("CUDA host: without memory a step leaves a sequence that can go on") {
   std::mt19937 random(7);
   const Pair models("mha_4_layers");
-  const Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.5}}));
+  const Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.5}}));
   const std::vector<TokenId> text = random_tokens(random, 12, 97);
   const auto untroubled = models.cuda->lazy(24, pruner);
   const std::vector<float> expected = copied(untroubled->step(text));

@@ -20,7 +20,7 @@ constexpr int prompt_tokens = 40;
 constexpr int layers = 4;
 constexpr int vocabulary = 97;
 constexpr int width = 32;
-constexpr int ffn_width = 64;  // heads · head width and KV heads · head width equal `width`
+constexpr int intermediate_size = 64;  // heads · head width and KV heads · head width equal `width`
 
 Json read_json(const std::string& path) { return Json::parse(test::read(path)); }
 
@@ -71,10 +71,10 @@ double operations(const Json& list) {
     const double queries = last ? 1 : rows;  // of the last layer only the last row's output is needed
     const double ffn_rows = last ? 1 : list[l].at("kept").get<double>();  // that of pruned rows is deferred
     const double visible_keys = last ? rows : rows * (rows + 1) / 2;
-    sum += 2 * rows * width * (2 * width);        // K and V
-    sum += 2 * queries * width * (2 * width);     // Q and the output projection
-    sum += 2 * visible_keys * (2 * width);        // scores and values
-    sum += 2 * ffn_rows * width * 3 * ffn_width;  // gate, up and down
+    sum += 2 * rows * width * (2 * width);                // K and V
+    sum += 2 * queries * width * (2 * width);             // Q and the output projection
+    sum += 2 * visible_keys * (2 * width);                // scores and values
+    sum += 2 * ffn_rows * width * 3 * intermediate_size;  // gate, up and down
   }
   return sum;
 }

@@ -42,13 +42,13 @@ TEST_CASE("every way to keep everything equals the dense path bit for bit, in pr
     const Index layers = model.config().layers;
     const std::vector<AnyPolicy> policies = {
         KeepAll(),
-        KeepFraction(Schedule{{1, 1.0}, {2, 1.0}}),
-        KeepMass(Schedule{{1, 1.0}}),
+        KeepRatio(Schedule{{1, 1.0}, {2, 1.0}}),
+        KeepTopP(Schedule{{1, 1.0}}),
         StaticPruning(Schedule{{1, 1.0}}),
         RandomDrop(Schedule{{1, 1.0}, {2, 1.0}}, 3),
-        ProtectFirst<KeepFraction>{Schedule{{1, 0.1}}, 1000},
-        ProtectLast<KeepFraction>{Schedule{{2, 0.1}}, 1000},
-        MinimumTokens<PaperPolicy>{{}, 1000},
+        ProtectFirst<KeepRatio>{Schedule{{1, 0.1}}, 1000},
+        ProtectLast<KeepRatio>{Schedule{{2, 0.1}}, 1000},
+        MinTokens<PaperPolicy>{{}, 1000},
     };
     const std::vector<std::vector<TokenId>> steps = {
         random_tokens(random, 37, model.config().vocab), random_tokens(random, 1, model.config().vocab),
@@ -72,7 +72,7 @@ TEST_CASE("the number of threads does not change kept sets, and logits only with
     std::vector<std::vector<Depth>> depths;
     for (const int threads : {1, 2, 3}) {
       const Model<float> model(open(name), threads);
-      LazyDecoder<float> decoder(model, 64, threads, Pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}})));
+      LazyDecoder<float> decoder(model, 64, threads, Pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}})));
       logits.push_back(copy(decoder.step(prompt)));
       depths.emplace_back(decoder.sequence().depths().begin(), decoder.sequence().depths().end());
     }
@@ -91,8 +91,8 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
   for (const char* name : models) {
     const Model<float> model(open(name), 2);
     const std::vector<Pruner> pruners = {
-        Pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
-        Pruner(KeepMass(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 4, .over_layers = true, .pooling = 3}),
+        Pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
+        Pruner(KeepTopP(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 4, .over_layers = true, .pooling = 3}),
         Pruner(StaticPruning(Schedule{{1, 0.3}}))};
     const Index lengths[] = {50, 7, 33, 61};
     LazyDecoder<float> lazy(model, {capacity, std::ssize(pruners)}, 2, pruners);
@@ -110,10 +110,10 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
         tokens.push_back(random_tokens(random, turn == 0 ? length : 1 + turn % 2, model.config().vocab));
       }
       const std::vector<Tokens> all(tokens.begin(), tokens.end());
-      const Rows<const float> lazy_logits = lazy.step_all(all);
-      const Rows<const float> dense_logits = dense.step_all(all);
+      const RowsView<const float> lazy_logits = lazy.step_all(all);
+      const RowsView<const float> dense_logits = dense.step_all(all);
       revived += lazy.stats().revived();
-      const auto same = [&](std::size_t s, const Rows<const float>& together, std::span<const float> alone) {
+      const auto same = [&](std::size_t s, const RowsView<const float>& together, std::span<const float> alone) {
         const std::span<const float> own(together.row(static_cast<Index>(s)), alone.size());
         CHECK(llama::test::relative_error(own, alone) <= 1e-5F);
       };
@@ -135,9 +135,9 @@ TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for 
     const Model<Eigen::bfloat16> model(open(name), 2);
     const std::vector<TokenId> prompt = random_tokens(random, 50, model.config().vocab);
     DenseDecoder<Eigen::bfloat16> dense(model, 64, 2);
-    LazyDecoder<Eigen::bfloat16> lazy(model, 64, 2, Pruner(KeepFraction(Schedule{{1, 1.0}})));
+    LazyDecoder<Eigen::bfloat16> lazy(model, 64, 2, Pruner(KeepRatio(Schedule{{1, 1.0}})));
     CHECK(copy(lazy.step(prompt)) == copy(dense.step(prompt)));
-    LazyDecoder<Eigen::bfloat16> pruned(model, 64, 2, Pruner(KeepFraction(Schedule{{1, 0.5}, {2, 0.5}})));
+    LazyDecoder<Eigen::bfloat16> pruned(model, 64, 2, Pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}})));
     Index revived = 0;
     pruned.step(prompt);
     CHECK(pruned.stats().layers[2].computed == 13);
@@ -152,7 +152,7 @@ TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for 
 TEST_CASE("a step that does not fit or names an unknown token changes nothing") {
   std::mt19937 random(5);
   const Model<float> model(open("mha_4_layers"), 1);
-  const Pruner pruner(KeepFraction(Schedule{{1, 0.5}, {3, 0.5}}));
+  const Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.5}}));
   LazyDecoder<float> decoder(model, 40, 1, pruner);
   LazyDecoder<float> untroubled(model, 40, 1, pruner);
   const std::vector<TokenId> prompt = random_tokens(random, 30, model.config().vocab);
