@@ -1,141 +1,150 @@
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "lazyllm/aux_cache/storage.hpp"
-#include "lazyllm/concepts.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/rows.hpp"
 
 namespace lazyllm {
 
-/// The parked hidden states of one sequence's pruned tokens (the paper's Aux Cache): at most one row per token, the one
-/// that the token goes on from when it is revived.
+/// The parked hidden states of one sequence's pruned tokens (the paper's Aux Cache, section 3.2): at most one row per
+/// token, the one that the token goes on from when it is revived.
 template <AuxStorage Storage>
 class AuxCache {
  public:
   using context_type = typename Storage::context_type;
   using value_type = typename Storage::value_type;
+  static constexpr Index no_slot = -1;
 
   explicit AuxCache(Storage storage) : storage_(std::move(storage)) {}
 
-  /// In a storage of its own for rows of `width` elements.
-  explicit AuxCache(Index width) : AuxCache(Storage(width)) {}
+  /// In a storage of its own for rows of `hidden_size` elements.
+  explicit AuxCache(Index hidden_size) : AuxCache(Storage(hidden_size)) {}
 
-  AuxCache(AuxCache&& other) noexcept
-      : storage_(other.storage_.make_empty()),
-        row_of_(std::move(other.row_of_)),
-        scratch_(std::move(other.scratch_)),
-        parked_(other.parked_) {
-    std::swap(storage_, other.storage_);
-    other.row_of_.clear();
-    other.parked_ = 0;
-  }
+  AuxCache(AuxCache&& other) noexcept : storage_(other.storage_.make_empty()) { swap(other); }
   AuxCache& operator=(AuxCache&& other) noexcept {
-    std::swap(storage_, other.storage_);
-    std::swap(row_of_, other.row_of_);
-    std::swap(scratch_, other.scratch_);
-    std::swap(parked_, other.parked_);
+    AuxCache moved(std::move(other));
+    swap(moved);
     return *this;
   }
   ~AuxCache() { truncate(0); }
 
-  /// Makes room for `tokens` tokens, so that parking them allocates nothing. A shared pool is reserved once, for all
-  /// its caches.
+  /// Makes room for `tokens` parked tokens. A shared pool is reserved once, for all its caches.
   void reserve(context_type& context, Index tokens) {
     storage_.reserve(context, tokens);
-    row_of_.reserve(static_cast<std::size_t>(tokens));
-    scratch_.reserve(static_cast<std::size_t>(tokens));
+    for (auto* list : {&slot_of_, &parked_slots_, &revived_slots_}) list->reserve(detail::to_size(tokens));
   }
 
-  /// Copies row `from[i]` of `hidden` into the cache as the row of `tokens[i]`, which must have none.
-  void park(context_type& context, RowsView<const value_type> hidden, std::span<const Index> from, Positions tokens) {
-    acquire(context, tokens);
-    copy_rows(context, hidden, from, storage_.rows(), std::span<const Index>(scratch_));
-  }
-
-  /// Copies the row of `tokens[i]` to row `to[i]` of `hidden` and forgets it. Every token must have a row.
-  void revive(context_type& context, Positions tokens, RowsView<value_type> hidden, std::span<const Index> to) {
-    scratch_.clear();
-    for (const Position token : tokens) scratch_.push_back(row(token));
-    copy_rows(context, RowsView<const value_type>(storage_.rows()), std::span<const Index>(scratch_), hidden, to);
-    release(tokens);
-  }
-
-  /// The half of `park` that copies nothing, for a caller that copies the rows of several caches at once: takes a row
-  /// for each of `tokens`, ascending, which must have none, and the caller copies to `rows().row(row(token))`. Throws
-  /// and takes none without memory, or for a context of another stream than the rows'. May move the rows, of all caches
-  /// that share a pool.
-  void acquire(context_type& context, Positions tokens) {
-    if (!tokens.empty() && tokens.back() >= std::ssize(row_of_)) {
-      row_of_.resize(static_cast<std::size_t>(tokens.back()) + 1, none);
+  /// Takes a slot for each of `positions`, ascending, which must have none. Throws and takes none without memory, or
+  /// for a context of another stream than the slots'. May move the rows, of all caches that share a pool: so all caches
+  /// of a batch acquire before one of them parks.
+  void acquire(context_type& context, Positions positions) {
+    if (!positions.empty() && positions.back() >= std::ssize(slot_of_)) {
+      slot_of_.resize(detail::to_size(positions.back()) + 1, no_slot);
     }
-    scratch_.resize(tokens.size());
-    storage_.acquire(context, tokens, scratch_);
-    for (std::size_t i = 0; i < tokens.size(); ++i) row_of_[static_cast<std::size_t>(tokens[i])] = scratch_[i];
-    parked_ += std::ssize(tokens);
+    parked_slots_.resize(positions.size());
+    storage_.acquire(context, parked_slots_);
+    for (std::size_t i = 0; i < positions.size(); ++i) slot_of_[detail::to_size(positions[i])] = parked_slots_[i];
+    parked_ += std::ssize(positions);
   }
 
-  /// Forgets the rows of `tokens`, which must have one.
-  void release(Positions tokens) {
-    for (const Position token : tokens) release(token);
+  /// Appends to `copies` what parks the positions of the last `acquire`: row `from[i]` of `hidden` goes to the slot of
+  /// the i-th. The lists are valid until the next `acquire`.
+  void park(RowsView<const value_type> hidden, std::span<const Index> from,
+            std::vector<RowCopy<value_type>>& copies) const {
+    if (!from.empty()) copies.push_back({hidden, from, storage_.rows(), parked_slots_});
   }
 
-  /// The number of the token's row in `rows()`; it must have one.
-  Index row(Position token) const { return row_of_[static_cast<std::size_t>(token)]; }
-
-  /// The storage's rows, until the next `acquire`.
-  RowsView<value_type> rows() const { return storage_.rows(); }
-
-  /// Whether `token` has a parked row.
-  bool holds(Position token) const {
-    return token < std::ssize(row_of_) && row_of_[static_cast<std::size_t>(token)] != none;
+  /// Appends to `copies` what revives `positions`, which must all be parked: the row of `positions[i]` goes to row
+  /// `to[i]` of `hidden`. Their slots are valid until the next `revive`; `forget` gives them back.
+  void revive(Positions positions, RowsView<value_type> hidden, std::span<const Index> to,
+              std::vector<RowCopy<value_type>>& copies) {
+    if (positions.empty()) return;
+    revived_slots_.clear();
+    for (const Position position : positions) revived_slots_.push_back(slot(position));
+    copies.push_back({storage_.rows(), revived_slots_, hidden, to});
   }
 
-  /// Forgets the rows of all tokens from position `tokens` on.
+  /// The slot of a position, or `no_slot`.
+  Index slot(Position position) const {
+    return position < std::ssize(slot_of_) ? slot_of_[detail::to_size(position)] : no_slot;
+  }
+
+  /// Whether the token at `position` is parked.
+  bool holds(Position position) const { return slot(position) != no_slot; }
+
+  /// Makes a token unparked and leaves its slot to the caller, who gives it back with `release` or `link`.
+  Index unlink(Position position) {
+    --parked_;
+    return std::exchange(slot_of_[detail::to_size(position)], no_slot);
+  }
+
+  /// Parks a token, which must be unparked, in a slot that `unlink` has returned.
+  void link(Position position, Index slot) {
+    slot_of_[detail::to_size(position)] = slot;
+    ++parked_;
+  }
+
+  /// Gives back a slot that `unlink` has returned.
+  void release(Index slot) { storage_.release(slot); }
+
+  /// Makes a token unparked and gives its slot back, if it has one.
+  void forget(Position position) {
+    if (holds(position)) release(unlink(position));
+  }
+
+  /// Forgets all tokens from position `tokens` on.
   void truncate(Index tokens) {
-    for (Index token = tokens; token < std::ssize(row_of_); ++token) {
-      if (holds(static_cast<Position>(token))) release(static_cast<Position>(token));
-    }
-    if (tokens < std::ssize(row_of_)) row_of_.erase(row_of_.begin() + tokens, row_of_.end());
+    for (Index position = tokens; position < std::ssize(slot_of_); ++position) forget(static_cast<Position>(position));
+    if (tokens < std::ssize(slot_of_)) slot_of_.erase(slot_of_.begin() + tokens, slot_of_.end());
   }
 
-  /// A copy with rows of its own.
+  /// Forgets the tokens [first, last); those behind take their places.
+  void erase(Index first, Index last) {
+    const Index end = std::ssize(slot_of_);
+    for (Index position = first; position < std::min(last, end); ++position) forget(static_cast<Position>(position));
+    if (first < end) slot_of_.erase(slot_of_.begin() + first, slot_of_.begin() + std::min(last, end));
+  }
+
+  /// A copy with slots of its own.
   AuxCache fork(context_type& context) const {
     AuxCache copy(storage_.make_empty());
-    std::vector<Position> tokens;
+    std::vector<Position> positions;
     std::vector<Index> from;
-    for (std::size_t token = 0; token < row_of_.size(); ++token) {
-      if (row_of_[token] == none) continue;
-      tokens.push_back(static_cast<Position>(token));
-      from.push_back(row_of_[token]);
+    for (std::size_t position = 0; position < slot_of_.size(); ++position) {
+      if (slot_of_[position] == no_slot) continue;
+      positions.push_back(static_cast<Position>(position));
+      from.push_back(slot_of_[position]);
     }
-    copy.acquire(context, tokens);  // may move the rows of a shared pool
-    copy_rows(context, RowsView<const value_type>(storage_.rows()), std::span<const Index>(from), copy.storage_.rows(),
-              std::span<const Index>(copy.scratch_));
+    copy.acquire(context, positions);  // may move the rows of a shared pool
+    std::vector<RowCopy<value_type>> copies;
+    copy.park(storage_.rows(), from, copies);
+    copy_rows(context, std::span<const RowCopy<value_type>>(copies));
     return copy;
   }
 
+  RowsView<value_type> rows() const { return storage_.rows(); }  ///< `[slots x hidden_size]`, until the next `acquire`
   Index parked_rows() const { return parked_; }
-  Index parked_bytes() const { return parked_ * storage_.width() * static_cast<Index>(sizeof(value_type)); }
-  Index width() const { return storage_.width(); }
+  Index parked_bytes() const { return parked_ * hidden_size() * static_cast<Index>(sizeof(value_type)); }
+  Index hidden_size() const { return storage_.width(); }
 
  private:
-  static constexpr Index none = -1;
-
-  void release(Position token) {
-    Index& row = row_of_[static_cast<std::size_t>(token)];
-    storage_.release(row);
-    row = none;
-    --parked_;
+  void swap(AuxCache& other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(slot_of_, other.slot_of_);
+    std::swap(parked_slots_, other.parked_slots_);
+    std::swap(revived_slots_, other.revived_slots_);
+    std::swap(parked_, other.parked_);
   }
 
   Storage storage_;
-  std::vector<Index> row_of_;  // by position
-  std::vector<Index> scratch_;
+  std::vector<Index> slot_of_;        // by position
+  std::vector<Index> parked_slots_;   // of the last `acquire`
+  std::vector<Index> revived_slots_;  // of the last `revive`
   Index parked_ = 0;
 };
 

@@ -1,96 +1,93 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/error.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/rows.hpp"
 
 namespace lazyllm {
 
-/// Storage of an Aux Cache in which row p belongs to position p: no bookkeeping, and room for every token up to the
-/// highest position ever parked. Owned by one sequence. `Buffer` is the memory that the rows lie in.
-template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
-class DenseStorage {
- public:
-  using context_type = Context;
-  using value_type = T;
-
-  /// Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
-  explicit DenseStorage(Index width) : width_(width) {
-    if (width < 1) detail::fail("DenseStorage: width ", width, " is out of range, at least 1");
-  }
-
-  /// Makes room for the positions below `tokens`.
-  void reserve(Context& context, Index tokens) { buffer_.reserve(context, tokens, width_); }
-
-  /// Writes the row for each of `tokens`, ascending, to `rows`; rows taken before keep their number and content.
-  void acquire(Context& context, Positions tokens, std::span<Index> rows) {
-    reserve(context, tokens.empty() ? 0 : tokens.back() + Index{1});  // checks the context in any case
-    std::copy(tokens.begin(), tokens.end(), rows.begin());
-  }
-
-  void release(Index) {}
-
-  /// A storage of the same kind for a forked sequence.
-  DenseStorage make_empty() const { return DenseStorage(width_); }
-
-  RowsView<T> rows() const { return buffer_.rows(); }
-  Index width() const { return width_; }
-
- private:
-  Buffer buffer_;
-  Index width_;
+/// Storage of an Aux Cache: numbered slots, each a row of one width. `acquire` fills a list with free slots or throws
+/// and takes none; it may move the rows, whose slots keep their numbers. Models: `DenseStorage`, `PooledStorage`.
+template <class S>
+concept AuxStorage = std::movable<S> &&
+    requires(S& storage, const S& constant, typename S::context_type& context, std::span<Index> slots, Index slot) {
+  typename S::value_type;
+  storage.reserve(context, slot);
+  storage.acquire(context, slots);
+  storage.release(slot);
+  { constant.make_empty() } -> std::same_as<S>;
+  { constant.rows() } -> std::same_as<RowsView<typename S::value_type>>;
+  { constant.width() } -> std::same_as<Index>;
 };
 
-/// Rows that many sequences share, with a free list. Must be used by one thread at a time, the end of a sequence
-/// included.
-template <class Context, class T>
+/// Slots with a free list, in one buffer that grows. Used by one thread at a time, the end of a sequence included.
+/// `Buffer` is the memory that the rows lie in.
+template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
 class RowPool {
  public:
-  /// Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
+  /// Throws `invalid_argument` unless `width`, the elements of a row, is at least 1 and a row fits the memory.
   explicit RowPool(Index width) : width_(width) {
-    if (width < 1) detail::fail("RowPool: width ", width, " is out of range, at least 1");
+    constexpr Index longest = std::numeric_limits<Index>::max() / (Index{1} << 32) / static_cast<Index>(sizeof(T));
+    if (width < 1 || width > longest) {
+      detail::fail("Aux Cache: width ", width, " of a row is out of range 1 to ", longest);
+    }
   }
 
-  /// Makes room for `rows` rows in all.
-  void reserve(Context& context, Index rows) {
-    const Index old_rows = buffer_.rows().rows;
-    buffer_.reserve(context, rows, width_);
-    const Index new_rows = buffer_.rows().rows;
-    free_.reserve(static_cast<std::size_t>(new_rows));
-    for (Index row = new_rows; row-- > old_rows;) free_.push_back(row);
-  }
-
-  /// Fills `rows` with free rows; the pool grows when there are too few.
-  void acquire(Context& context, std::span<Index> rows) {
-    const Index missing = std::ssize(rows) - std::ssize(free_);
+  /// Makes room for `slots` slots in all.
+  void reserve(Context& context, Index slots) {
+    buffer_.reserve(context, slots, width_);
     const Index there = buffer_.rows().rows;
-    reserve(context, missing > 0 ? std::max<Index>(16, there + missing) : there);  // checks the context in any case
-    for (Index& row : rows) {
-      row = free_.back();
+    free_.reserve(detail::to_size(there));  // where this throws, the next call lists the new slots
+    for (Index slot = there; slot-- > listed_;) free_.push_back(slot);
+    listed_ = there;
+  }
+
+  /// Fills `slots` with free slots; the pool grows when there are too few.
+  void acquire(Context& context, std::span<Index> slots) {
+    const Index missing = std::ssize(slots) - std::ssize(free_);
+    reserve(context, missing > 0 ? std::max<Index>(16, listed_ + missing) : listed_);  // checks the context in any case
+    for (Index& slot : slots) {
+      slot = free_.back();
       free_.pop_back();
     }
   }
 
-  void release(Index row) { free_.push_back(row); }
+  /// Gives a slot back. Throws nothing.
+  void release(Index slot) { free_.push_back(slot); }
 
-  RowsView<T> rows() const { return buffer_.rows(); }
+  RowsView<T> rows() const { return buffer_.rows(); }  ///< `[slots x width]`
   Index width() const { return width_; }
-  Index rows_in_use() const { return rows().rows - std::ssize(free_); }
+  Index slots_in_use() const { return listed_ - std::ssize(free_); }
 
  private:
-  typename Context::template Buffer<T> buffer_;
+  Buffer buffer_;
   std::vector<Index> free_;
+  Index listed_ = 0;  // slots that are in use or in the free list
   Index width_;
 };
 
-/// Storage of an Aux Cache in rows of a pool: memory only for the rows that are parked now, whichever sequence they
-/// belong to.
+/// Storage of an Aux Cache in slots of its own, in one piece of memory: as many as the sequence has needed at once.
+template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
+class DenseStorage : public RowPool<Context, T, Buffer> {
+ public:
+  using context_type = Context;
+  using value_type = T;
+  using RowPool<Context, T, Buffer>::RowPool;
+
+  /// A storage of the same kind for a forked sequence.
+  DenseStorage make_empty() const { return DenseStorage(this->width()); }
+};
+
+/// Storage of an Aux Cache in slots of a pool that many sequences share: memory only for the rows that are parked now,
+/// whichever sequence they belong to.
 template <class Context, class T>
 class PooledStorage {
  public:
@@ -98,19 +95,21 @@ class PooledStorage {
   using value_type = T;
   using Pool = RowPool<Context, T>;
 
-  /// Rows of a pool that other sequences use too.
-  explicit PooledStorage(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+  /// Slots of a pool that other sequences use too. Throws `invalid_argument` if there is none.
+  explicit PooledStorage(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {
+    if (pool_ == nullptr) detail::fail("PooledStorage: the pool is null, one is needed");
+  }
 
-  /// Rows of a pool of its own. Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
+  /// Slots of a pool of its own. Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
   explicit PooledStorage(Index width) : pool_(std::make_shared<Pool>(width)) {}
 
-  /// Makes room for `tokens` rows in the whole pool; reserve a shared pool for all its sequences at once.
-  void reserve(Context& context, Index tokens) { pool_->reserve(context, tokens); }
+  /// Makes room for `slots` slots in the whole pool; reserve a shared pool for all its sequences at once.
+  void reserve(Context& context, Index slots) { pool_->reserve(context, slots); }
 
-  void acquire(Context& context, Positions, std::span<Index> rows) { pool_->acquire(context, rows); }
-  void release(Index row) { pool_->release(row); }
-  PooledStorage make_empty() const { return PooledStorage(pool_); }
-  RowsView<T> rows() const { return pool_->rows(); }
+  void acquire(Context& context, std::span<Index> slots) { pool_->acquire(context, slots); }  ///< see `AuxStorage`
+  void release(Index slot) { pool_->release(slot); }                                          ///< gives a slot back
+  PooledStorage make_empty() const { return PooledStorage(pool_); }                           ///< for a forked sequence
+  RowsView<T> rows() const { return pool_->rows(); }                                          ///< `[slots x width]`
   Index width() const { return pool_->width(); }
 
  private:

@@ -2,13 +2,15 @@
 
 #include <utility>
 
-#include "lazyllm/concepts.hpp"
-#include "lazyllm/layer/step.hpp"
+#include "lazyllm/engine/concepts.hpp"
+#include "lazyllm/engine/rows.hpp"
+#include "lazyllm/score/attention_score.hpp"
 
 namespace lazyllm {
 
 /// For engines whose attention block contains the feed-forward: parked rows have then run through it.
 struct NoFeedForward {
+  /// Does nothing.
   template <class Context, class T>
   void feed_forward(Context&, RowsView<T>) {}
 };
@@ -22,16 +24,23 @@ class LazyDecoderLayer {
       : attention_(std::move(attention)), feed_forward_(std::move(feed_forward)) {}
 
   /// Runs the layer on the running batch of `step`; the layers of a model once each, in their order. If anything
-  /// throws, the step is aborted.
+  /// throws, the step is aborted. Where no sequence has rows, the blocks are not called.
   template <class Context, class Step>
-  requires Attention<AttentionBlock, Context, typename Step::value_type> &&
-      FeedForward<FeedForwardBlock, Context, typename Step::value_type>
   void forward(Context& context, Step& step) {
-    step.guard([&] {
-      attention_.attend(context, step.plan(), step.hidden());
-      step.advance(context, attention_);
-      feed_forward_.feed_forward(context, step.hidden());
-    });
+    using T = typename Step::value_type;
+    static_assert(Attention<AttentionBlock, Context, T>,
+                  "lazyllm: the attention block needs `attend(Context&, const LayerPlan&, RowsView<T>)`, callable with "
+                  "these three by value or const reference");
+    static_assert(FeedForward<FeedForwardBlock, Context, T>,
+                  "lazyllm: the feed-forward block needs `feed_forward(Context&, RowsView<T>)`");
+    if constexpr (Attention<AttentionBlock, Context, T> && FeedForward<FeedForwardBlock, Context, T>) {
+      step.guard([&] {
+        const auto plan = step.plan();
+        if (plan.rows() > 0) attention_.attend(context, plan, step.hidden());
+        step.advance(context, attention_);
+        if (step.hidden().rows > 0) feed_forward_.feed_forward(context, step.hidden());
+      });
+    }
   }
 
   AttentionBlock& attention() { return attention_; }

@@ -49,6 +49,20 @@ struct ProtectMask {
   }
 };
 
+/// Revives at most `count` tokens at each pruning layer of a step, the highest-scored ones, so that a decode step does
+/// not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper.
+template <SelectionPolicy Policy>
+struct ReviveAtMost {
+  Policy policy;
+  Index count = 0;
+
+  Selection operator()(const PrunePoint& point) const {
+    Selection selection = policy(point);
+    selection.max_revived = std::min(selection.max_revived, count);
+    return selection;
+  }
+};
+
 /// Prunes nothing while a sequence has fewer than `tokens` tokens.
 template <SelectionPolicy Policy>
 struct MinTokens {
@@ -74,6 +88,8 @@ template <class Policy>
 ProtectLast(Policy, Index) -> ProtectLast<Policy>;
 template <class Policy>
 ProtectMask(Policy, std::span<const std::uint8_t>) -> ProtectMask<Policy>;
+template <class Policy>
+ReviveAtMost(Policy, Index) -> ReviveAtMost<Policy>;
 template <class Policy>
 MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>

@@ -5,9 +5,9 @@
 #include <memory>
 #include <span>
 
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/error.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/rows.hpp"
 
 namespace lazyllm::cpu {
 
@@ -18,7 +18,7 @@ class Context {
  public:
   /// Throws `invalid_argument` unless `threads` is at least 1. Without OpenMP one thread is used.
   explicit Context(int threads = 1) : threads_(threads) {
-    if (threads < 1) detail::fail("cpu::Context: threads ", threads, " is out of range, at least 1");
+    if (threads < 1) lazyllm::detail::fail("cpu::Context: threads ", threads, " is out of range, at least 1");
   }
 
   int threads() const { return threads_; }
@@ -52,7 +52,10 @@ class Context {
 
   /// `count` floats of scratch memory, aligned for Eigen, valid until the next call.
   std::span<float> scratch(Index count) {
-    if (count > scratch_.size()) scratch_.resize(std::max(count, 2 * scratch_.size()));
+    if (count > scratch_.size()) {
+      Eigen::ArrayXf grown(std::max(count, 2 * scratch_.size()));  // resize would leave a freed array when this throws
+      scratch_.swap(grown);
+    }
     return {scratch_.data(), static_cast<std::size_t>(count)};
   }
 

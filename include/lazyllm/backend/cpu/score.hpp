@@ -8,7 +8,8 @@
 #include <type_traits>
 
 #include "lazyllm/backend/cpu/context.hpp"
-#include "lazyllm/importance/queries.hpp"
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/backend/score_order.hpp"
 
 namespace lazyllm::cpu {
 
@@ -54,14 +55,14 @@ float dot(const float* a, const T* b, Index width) {
 /// The scores of one sequence.
 template <class T, class Keys>
 void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Keys>& task) {
-  const Positions limits = task.limits;
-  const Positions active = task.active;
-  const Keys& keys = task.keys;
+  const std::span<const Position> limits = task.limits;
+  const Positions keys = task.keys;
+  const Keys& key_view = task.key_view;
   const Reduce reduce = task.reduce;
   const std::span<float> scores = task.scores;
-  const Index count = std::ssize(active);
+  const Index count = std::ssize(keys);
   const Index heads = queries.heads;
-  const Index group = heads / keys.heads;
+  const Index group = heads / key_view.kv_heads;
   // Each head's row begins on a packet boundary: what Eigen vectorises, and so the result's bits, must not depend on
   // where the scratch memory happens to lie. The odd number of packets keeps the rows out of each other's cache sets.
   constexpr Index packet = 16;
@@ -81,8 +82,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
     }
     context.for_chunks(visible, grain, [&](Index first, Index last) {
       for (Index i = first; i < last; ++i) {
-        for (Index kv_head = 0; kv_head < keys.heads; ++kv_head) {
-          const auto* key = keys.key(active[static_cast<std::size_t>(i)], kv_head);
+        for (Index kv_head = 0; kv_head < key_view.kv_heads; ++kv_head) {
+          const auto* key = key_view.key(keys[lazyllm::detail::to_size(i)], kv_head);
           for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
             weights[head * stride + i] = queries.scale * dot(query + head * queries.head_dim, key, queries.head_dim);
           }
@@ -108,9 +109,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       float* const score = scores.data() + first;
       if (r == 0) std::fill_n(score, last - first, 0.0F);
       for (Index i = 0; i < last - first; ++i) {
-        // The product lets a NaN through the maximum, so that it is reported and not lost.
         score[i] = reduce == Reduce::mean ? score[i] + share * probability[i]
-                                          : std::max(score[i], probability[i]) + 0 * probability[i];
+                                          : lazyllm::detail::higher(score[i], probability[i]);
       }
     });
   }
@@ -123,6 +123,21 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
 template <class T, class TaskOf>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
   for (Index i = 0; i < count; ++i) detail::score_one(context, queries, task_of(i));
+}
+
+/// Does all `tasks`.
+inline void pool_scores(Context& context, std::span<const PoolTask> tasks) {
+  for (const PoolTask& task : tasks) {
+    const Index count = std::ssize(task.scores);
+    const Index reach = std::min(task.width / 2, count);
+    const float* const scores = task.scores.data();
+    context.for_chunks(count, 256, [&](Index first, Index last) {
+      for (Index i = first; i < last; ++i) {
+        task.pooled[lazyllm::detail::to_size(i)] = lazyllm::detail::highest_around(
+            scores[i], scores + std::max<Index>(i - reach, 0), scores + std::min(i + reach + 1, count));
+      }
+    });
+  }
 }
 
 /// Adds `scores` to `sums`, or sets `sums` to them if `first`, and copies the sums back. All `[keys]`.

@@ -4,23 +4,25 @@
 #include <string>
 #include <utility>
 
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/error.hpp"
-#include "lazyllm/importance/attention_score.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
 #include "lazyllm/policy/policies.hpp"
 #include "lazyllm/policy/schedule.hpp"
 #include "lazyllm/policy/selection.hpp"
 #include "lazyllm/policy/wrappers.hpp"
+#include "lazyllm/pruner/text.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"
+#include "lazyllm/score/attention_score.hpp"
 
 namespace lazyllm {
 
 /// How a run prunes, as a file can hold it: one entry of what `lazyllm-calibrate` writes.
 struct Preset {
-  Schedule schedule = {};  ///< shares of the active tokens; without points nothing is pruned
+  Schedule schedule = {};  ///< keep ratios; without points nothing is pruned
   AttentionScore score = {};
   Index protect_first = 0;
   Index protect_last = 1;
+  Index max_revived = Selection::unlimited;  ///< at each pruning layer of a step
 };
 
 /// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
@@ -30,9 +32,9 @@ inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
       ProtectFirst{ProtectLast{KeepRatio(preset.schedule), preset.protect_last}, preset.protect_first}, preset.score);
 }
 
-/// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8}`: the schedule as
-/// `Schedule::parse` has it, the score as `AttentionScore::parse`. Only the schedule must be there. A
-/// member `measured` is not read: it says what the preset achieved, which is no business of the pruner.
+/// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
+/// "max_revived": 16}`: the schedule as `parse_schedule` has it, the score as `parse_score`. Only the schedule must be
+/// there. The member `measured` is ignored: it says what the preset achieved.
 ///
 /// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
 /// `is_string`, `is_number_integer`, `get` and `dump`. Throws `invalid_argument` for an unknown member and for a value
@@ -44,12 +46,13 @@ void from_json(const Json& json, Preset& preset) {
     if (!value.is_string()) detail::fail("preset: ", name, " ", shown(value), " is not a text");
     return value.template get<std::string>();
   };
-  const auto count = [&](const std::string& name, const Json& value, Index least) {
+  const auto count = [&](const std::string& name, const Json& value, Index lowest) {
     // Compared as a double, in which no integer of the file wraps around.
-    constexpr Position most = std::numeric_limits<Position>::max();
-    if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(least) ||
-        value.template get<double>() > static_cast<double>(most)) {
-      detail::fail("preset: ", name, " ", shown(value), " is out of range: a whole number from ", least, " to ", most);
+    constexpr Position highest = std::numeric_limits<Position>::max();
+    if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(lowest) ||
+        value.template get<double>() > static_cast<double>(highest)) {
+      detail::fail("preset: ", name, " ", shown(value), " is out of range: a whole number from ", lowest, " to ",
+                   highest);
     }
     return value.template get<Index>();
   };
@@ -60,17 +63,20 @@ void from_json(const Json& json, Preset& preset) {
     const std::string name = member.key();
     const Json& value = member.value();
     if (name == "schedule") {
-      result.schedule = Schedule::parse(text(name, value));
+      result.schedule = parse_schedule(text(name, value));
       has_schedule = true;
     } else if (name == "score") {
-      result.score = AttentionScore::parse(text(name, value));
+      result.score = parse_score(text(name, value));
     } else if (name == "protect_first") {
       result.protect_first = count(name, value, 0);
     } else if (name == "protect_last") {
       result.protect_last = count(name, value, 1);
+    } else if (name == "max_revived") {
+      result.max_revived = count(name, value, 0);
     } else if (name != "measured") {
-      detail::fail("preset: ", name,
-                   " is not a member; there are schedule, score, protect_first, protect_last and measured");
+      detail::fail(
+          "preset: ", name,
+          " is not a member; there are schedule, score, protect_first, protect_last, max_revived and measured");
     }
   }
   if (!has_schedule) detail::fail("preset: the member schedule is missing");
@@ -81,10 +87,11 @@ void from_json(const Json& json, Preset& preset) {
 template <class Json>
 void to_json(Json& json, const Preset& preset) {
   json = Json::object();
-  json["schedule"] = preset.schedule.text();
-  json["score"] = preset.score.text();
+  json["schedule"] = to_text(preset.schedule);
+  json["score"] = to_text(preset.score);
   json["protect_first"] = preset.protect_first;
   json["protect_last"] = preset.protect_last;
+  if (preset.max_revived != Selection::unlimited) json["max_revived"] = preset.max_revived;
 }
 
 }  // namespace lazyllm

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "lazyllm/engine/positions.hpp"
 
 namespace lazyllm {
 

@@ -3,26 +3,19 @@
 #include <cmath>
 #include <cstdint>
 
-#include "lazyllm/core/host_device.hpp"
-#include "lazyllm/core/positions.hpp"
+#include "lazyllm/engine/host_device.hpp"
+#include "lazyllm/engine/positions.hpp"
 
 /// \file
-/// What all backends share so that they keep the same tokens for the same scores.
+/// What all backends share so that they keep the same tokens for the same scores. All tests of numbers go by their
+/// bits, so that options such as -ffast-math or -ftz=true change nothing.
 
 namespace lazyllm::detail {
 
-/// A number in [0, 1) that depends on the seed and the position only (the finaliser of splitmix64): the score of
-/// `RandomDrop`, the same on every backend.
-LAZYLLM_HOST_DEVICE constexpr float random_score(std::uint64_t seed, Position position) {
-  std::uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(position) + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-24F;
-}
-
 /// Numbers in the order of the scores, which are not NaN; both zeros have the same.
 LAZYLLM_HOST_DEVICE inline std::uint32_t sort_key(float score) {
-  const auto bits = __builtin_bit_cast(std::uint32_t, score + 0.0F);
+  const auto bits = __builtin_bit_cast(std::uint32_t, score);
+  if (bits << 1 == 0) return 0x80000000U;  // not by adding 0: that may flush a denormal to 0
   return bits >> 31 ? ~bits : bits | 0x80000000U;
 }
 
@@ -31,8 +24,27 @@ LAZYLLM_HOST_DEVICE inline float score_of(std::uint32_t key) {
   return __builtin_bit_cast(float, key >> 31 ? key & 0x7fffffffU : ~key);
 }
 
+/// Whether the score is a finite number.
 LAZYLLM_HOST_DEVICE inline bool is_finite(float score) {
   return (__builtin_bit_cast(std::uint32_t, score) & 0x7f800000U) != 0x7f800000U;
+}
+
+/// The higher of two scores that are not negative; one that is not finite wins, so that it is not lost.
+LAZYLLM_HOST_DEVICE inline float higher(float a, float b) {
+  const auto a_bits = __builtin_bit_cast(std::uint32_t, a);
+  const auto b_bits = __builtin_bit_cast(std::uint32_t, b);
+  return __builtin_bit_cast(float, a_bits < b_bits ? b_bits : a_bits);
+}
+
+/// The highest of the finite scores [first, last), at least `score`, which stays what it is if it is not finite.
+LAZYLLM_HOST_DEVICE inline float highest_around(float score, const float* first, const float* last) {
+  if (!is_finite(score)) return score;
+  std::uint32_t highest = sort_key(score);
+  for (; first < last; ++first) {
+    const std::uint32_t key = is_finite(*first) ? sort_key(*first) : 0;
+    highest = key > highest ? key : highest;
+  }
+  return score_of(highest);
 }
 
 /// Scores as whole numbers of a unit so small that nothing of weight is lost: their sums are the same in any order.
@@ -53,10 +65,9 @@ class ScoreUnits {
     return score > 0 ? static_cast<std::int64_t>(static_cast<double>(score) * per_score_) : 0;
   }
 
-  /// The least sum that is the share `mass` of `total`, but for roundings. The explicit fma keeps compilers from
-  /// making one on some machines only.
-  LAZYLLM_HOST_DEVICE std::int64_t share(double mass, std::int64_t total) const {
-    const double wanted = std::ceil(std::fma(mass, static_cast<double>(total), -1e-9 * per_score_));
+  /// The least sum that is the share `p` of `total`, but for roundings: 1e-9 of the total may be missing.
+  LAZYLLM_HOST_DEVICE static std::int64_t share(double p, std::int64_t total) {
+    const double wanted = std::ceil((p - 1e-9) * static_cast<double>(total));
     return wanted > 0 ? static_cast<std::int64_t>(wanted) : 0;
   }
 

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <span>
 #include <type_traits>
 
-#include "lazyllm/core/host_device.hpp"
-#include "lazyllm/core/positions.hpp"
+#include "lazyllm/engine/host_device.hpp"
+#include "lazyllm/engine/positions.hpp"
 
 namespace lazyllm {
 
-/// Non-owning view of a row-major matrix `[rows x width]`, host or device memory. Trivially copyable.
+/// Non-owning view of a row-major matrix `[rows x width]` in host or device memory. Trivially copyable.
 template <class T>
 struct RowsView {
   T* data = nullptr;
@@ -17,8 +16,10 @@ struct RowsView {
   Index stride = 0;  ///< elements from one row to the next, >= width
 
   constexpr RowsView() = default;
+  /// A matrix without gaps between its rows.
   LAZYLLM_HOST_DEVICE constexpr RowsView(T* data_, Index rows_, Index width_)
       : RowsView(data_, rows_, width_, width_) {}
+  /// A matrix whose rows begin `stride_` elements apart.
   LAZYLLM_HOST_DEVICE constexpr RowsView(T* data_, Index rows_, Index width_, Index stride_)
       : data(data_), rows(rows_), width(width_), stride(stride_) {}
 
@@ -35,24 +36,5 @@ struct RowsView {
     return {row(first), count, width, stride};
   }
 };
-
-/// What a backend's `copy_rows` does for one pair of matrices: copies row `from[i]` of `source` to row `to[i]` of
-/// `target` for every i. Gather, scatter and merge are all this. The copies of one call happen in any order: no row
-/// that is written may be read or written by another.
-template <class T>
-struct RowCopy {
-  RowsView<const T> source;
-  std::span<const Index> from;
-  RowsView<T> target;
-  std::span<const Index> to;
-};
-
-/// The same for one pair of matrices on any backend.
-template <class T, class Context>
-void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
-               std::span<const Index> to) {
-  const RowCopy<T> copy{source, from, target, to};
-  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
-}
 
 }  // namespace lazyllm

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/aux_cache/sequence.hpp"
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+
+namespace lazyllm {
+
+/// A sequence while a step runs: all changes that the step makes to it. They are taken back by `roll_back` and by the
+/// destructor, unless a commit comes first. A revived token keeps its slot until then, so that taking back copies no
+/// rows and cannot fail.
+template <class Aux>
+class RunningSequence {
+ public:
+  using context_type = typename Aux::context_type;
+  using value_type = typename Aux::value_type;
+
+  /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` if the sequence is in a running step.
+  RunningSequence(Sequence<Aux>& sequence, Index new_tokens) : sequence_(&sequence), old_length_(sequence.length()) {
+    sequence.check_idle("begin");
+    sequence.depth_.resize(detail::to_size(old_length_ + new_tokens), 0);
+    sequence.undo_.clear();
+    sequence.in_step_ = true;
+  }
+  RunningSequence(RunningSequence&& other) noexcept
+      : sequence_(std::exchange(other.sequence_, nullptr)), old_length_(other.old_length_) {}
+  RunningSequence& operator=(RunningSequence&& other) noexcept {
+    std::swap(sequence_, other.sequence_);
+    std::swap(old_length_, other.old_length_);
+    return *this;
+  }
+  ~RunningSequence() { roll_back(); }
+
+  bool running() const { return sequence_ != nullptr; }  ///< false once committed or rolled back
+  const Sequence<Aux>& sequence() const { return *sequence_; }
+  const UnfinishedPrompt<Aux>& prompt() const { return sequence_->prompt_; }
+  Depth depth(Position position) const { return sequence_->depth_[detail::to_size(position)]; }
+  bool parked(Position position) const { return sequence_->aux_.holds(position); }
+  /// Tokens that are parked at a depth.
+  Index parked_at(Index depth) const { return sequence_->parked_at_[detail::to_size(depth)]; }
+
+  /// Notes that tokens [first, last), of depth 0, take part from layer 0 on.
+  void enter(Index first, Index last) {
+    for (Index position = first; position < std::min(last, old_length_); ++position) {
+      sequence_->undo_.push_back({static_cast<Position>(position), 0, Aux::no_slot});
+    }
+  }
+
+  /// Notes that `rows` have K/V in the layers below `depth`.
+  void set_depth(Positions rows, Depth depth) {
+    for (const Position row : rows) sequence_->depth_[detail::to_size(row)] = depth;
+  }
+
+  /// Takes slots for the tokens to park next; see `AuxCache::acquire`.
+  void acquire(context_type& context, Positions positions) { sequence_->aux_.acquire(context, positions); }
+
+  /// Parks the tokens of the last `acquire`, which are at `depth`; see `AuxCache::park`.
+  void park(Depth depth, RowsView<const value_type> hidden, std::span<const Index> from,
+            std::vector<RowCopy<value_type>>& copies) {
+    sequence_->aux_.park(hidden, from, copies);
+    sequence_->parked_at_[detail::to_size(depth)] += std::ssize(from);
+  }
+
+  /// Revives tokens that are parked at `depth`; see `AuxCache::revive`.
+  void revive(Depth depth, Positions positions, RowsView<value_type> hidden, std::span<const Index> to,
+              std::vector<RowCopy<value_type>>& copies) {
+    Aux& aux = sequence_->aux_;
+    grow(sequence_->undo_, positions.size());
+    aux.revive(positions, hidden, to, copies);
+    for (const Position position : positions) sequence_->undo_.push_back({position, depth, aux.unlink(position)});
+    sequence_->parked_at_[detail::to_size(depth)] -= std::ssize(positions);
+  }
+
+  /// Keeps all changes; the step counts as finished.
+  void commit() noexcept {
+    Sequence<Aux>& sequence = *keep_changes();
+    sequence.prompt_.tokens = sequence.prompt_.layer = 0;
+    ++sequence.steps_;
+  }
+
+  /// Keeps all changes; of a prompt of `tokens` tokens so far, the rest waits where it waited before.
+  void commit_part(Index tokens) noexcept { keep_changes()->prompt_.tokens = tokens; }
+
+  /// Keeps all changes; the rest of the prompt waits as `prompt` says.
+  void commit_part(UnfinishedPrompt<Aux>&& prompt) noexcept { keep_changes()->prompt_ = std::move(prompt); }
+
+  /// Makes the sequence what it was before the step.
+  void roll_back() noexcept {
+    if (sequence_ == nullptr) return;
+    Sequence<Aux>& sequence = *std::exchange(sequence_, nullptr);
+    for (const auto& undo : sequence.undo_) {
+      sequence.aux_.forget(undo.position);  // it may have been parked anew
+      if (undo.slot != Aux::no_slot) sequence.aux_.link(undo.position, undo.slot);
+      sequence.depth_[detail::to_size(undo.position)] = undo.depth;
+    }
+    sequence.drop_from(old_length_);
+    sequence.in_step_ = false;
+  }
+
+ private:
+  Sequence<Aux>* keep_changes() noexcept {
+    for (const auto& undo : sequence_->undo_) {
+      if (undo.slot != Aux::no_slot) sequence_->aux_.release(undo.slot);
+    }
+    sequence_->in_step_ = false;
+    return std::exchange(sequence_, nullptr);
+  }
+
+  /// So that later entries cannot fail.
+  template <class List>
+  static void grow(List& list, std::size_t more) {
+    if (list.size() + more > list.capacity()) list.reserve(std::max(list.size() + more, 2 * list.capacity()));
+  }
+
+  Sequence<Aux>* sequence_;
+  Index old_length_;
+};
+
+}  // namespace lazyllm

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+
+/// \file
+/// A sequence as bytes: a header, the depth of each token, and the parked rows in order of position. Little-endian
+/// machines only, as all that the library runs on.
+
+namespace lazyllm::detail {
+
+/// What a saved sequence holds beside its rows.
+struct SavedSequence {
+  Index layers = 0;
+  Index steps = 0;
+  std::vector<Depth> depths;  // by position
+};
+
+/// The first bytes of a saved sequence.
+struct SavedHeader {
+  std::uint32_t magic = 0x71657a6c;  // "lzeq"
+  std::uint32_t version = 1;
+  std::int64_t element_bytes = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t layers = 0;
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Positions of the tokens that have a parked row, and their slots.
+template <class Aux>
+std::vector<Position> parked_positions(const SavedSequence& saved) {
+  std::vector<Position> positions;
+  for (std::size_t i = 0; i < saved.depths.size(); ++i) {
+    if (saved.depths[i] < saved.layers) positions.push_back(static_cast<Position>(i));
+  }
+  return positions;
+}
+
+/// The number of bytes of `rows` parked rows.
+template <class Aux>
+std::size_t row_bytes(const Aux& aux, std::size_t rows) {
+  return rows * to_size(aux.hidden_size()) * sizeof(typename Aux::value_type);
+}
+
+/// Copies rows between slots of `aux` and a matrix without gaps in the backend's memory.
+template <class Context, class Aux>
+std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const SavedSequence& saved) {
+  using T = typename Aux::value_type;
+  const SavedHeader header{.element_bytes = sizeof(T),
+                           .hidden_size = aux.hidden_size(),
+                           .layers = saved.layers,
+                           .steps = saved.steps,
+                           .tokens = std::ssize(saved.depths)};
+  const std::vector<Position> positions = parked_positions<Aux>(saved);
+  const std::size_t depth_bytes = saved.depths.size() * sizeof(Depth);
+  std::vector<std::byte> bytes(sizeof(header) + depth_bytes + row_bytes(aux, positions.size()));
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  if (depth_bytes > 0) std::memcpy(bytes.data() + sizeof(header), saved.depths.data(), depth_bytes);
+  if (positions.empty()) return bytes;
+  std::vector<Index> slots, rows;
+  for (const Position position : positions) {
+    rows.push_back(std::ssize(rows));
+    slots.push_back(aux.slot(position));
+  }
+  typename Context::template Buffer<T> gathered;
+  gathered.reserve(context, std::ssize(rows), aux.hidden_size());
+  const RowsView<T> target = gathered.rows().subrows(0, std::ssize(rows));
+  const RowCopy<T> copy{aux.rows(), slots, target, rows};
+  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+  std::vector<T> values(to_size(target.rows * target.width));
+  copy_to_host(context, RowsView<const T>(target), values.data());
+  std::memcpy(bytes.data() + sizeof(header) + depth_bytes, values.data(), values.size() * sizeof(T));
+  return bytes;
+}
+
+/// Reads and checks all but the rows.
+template <class Aux>
+SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
+  constexpr const char* where = "Sequence::restore: ";
+  SavedHeader header;
+  const SavedHeader expected;
+  if (bytes.size() < sizeof(header)) {
+    fail(where, bytes.size(), " bytes is out of range, at least ", sizeof(header));
+  }
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (header.magic != expected.magic) fail(where, "the bytes are not those of a saved sequence");
+  if (header.version != expected.version) {
+    fail(where, "version ", header.version, " is not known, it must be ", expected.version);
+  }
+  if (header.element_bytes != sizeof(typename Aux::value_type) || header.hidden_size != aux.hidden_size()) {
+    fail(where, "rows of ", header.hidden_size, " elements of ", header.element_bytes,
+         " bytes do not fit an Aux Cache of ", aux.hidden_size(), " elements of ", sizeof(typename Aux::value_type));
+  }
+  const auto room = static_cast<std::int64_t>((bytes.size() - sizeof(header)) / sizeof(Depth));
+  if (header.tokens < 0 || header.tokens > room) {
+    fail(where, header.tokens, " tokens is out of range 0 to ", room, " of ", bytes.size(), " bytes");
+  }
+  if (header.layers < 1 || header.layers > INT32_MAX || header.steps < 0) {
+    fail(where, header.layers, " layers and ", header.steps, " steps are out of range, at least 1 and 0");
+  }
+  SavedSequence saved{header.layers, header.steps, std::vector<Depth>(to_size(header.tokens))};
+  if (!saved.depths.empty()) {
+    std::memcpy(saved.depths.data(), bytes.data() + sizeof(header), saved.depths.size() * sizeof(Depth));
+  }
+  for (std::size_t i = 0; i < saved.depths.size(); ++i) {
+    if (saved.depths[i] < 1 || saved.depths[i] > saved.layers) {
+      fail(where, "depth ", saved.depths[i], " of position ", i, " is out of range 1 to ", saved.layers);
+    }
+  }
+  const std::size_t size =
+      sizeof(header) + saved.depths.size() * sizeof(Depth) + row_bytes(aux, parked_positions<Aux>(saved).size());
+  if (bytes.size() != size) fail(where, bytes.size(), " bytes, the header asks for ", size);
+  if (aux.parked_rows() != 0) fail(where, "the Aux Cache holds ", aux.parked_rows(), " rows, it must be empty");
+  return saved;
+}
+
+/// Parks the saved rows in `aux`.
+template <class Context, class Aux>
+void restore_rows(Context& context, std::span<const std::byte> bytes, const SavedSequence& saved, Aux& aux) {
+  using T = typename Aux::value_type;
+  const std::vector<Position> positions = parked_positions<Aux>(saved);
+  if (positions.empty()) return;
+  std::vector<T> values(positions.size() * to_size(aux.hidden_size()));
+  std::memcpy(static_cast<void*>(values.data()), bytes.data() + bytes.size() - values.size() * sizeof(T),
+              values.size() * sizeof(T));
+  typename Context::template Buffer<T> rows;
+  rows.reserve(context, std::ssize(positions), aux.hidden_size());
+  const RowsView<T> source = rows.rows().subrows(0, std::ssize(positions));
+  copy_from_host(context, static_cast<const T*>(values.data()), source);
+  std::vector<Index> from;
+  for (std::size_t i = 0; i < positions.size(); ++i) from.push_back(static_cast<Index>(i));
+  std::vector<RowCopy<T>> copies;
+  aux.acquire(context, positions);
+  aux.park(source, from, copies);
+  copy_rows(context, std::span<const RowCopy<T>>(copies));
+}
+
+}  // namespace lazyllm::detail

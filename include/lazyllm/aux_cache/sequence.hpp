@@ -1,0 +1,235 @@
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/aux_cache/aux_cache.hpp"
+#include "lazyllm/aux_cache/saved_sequence.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+
+namespace lazyllm {
+
+template <class Aux>
+class RunningSequence;
+
+/// A prompt of which a step has computed a part: more of it is to come, or its rows did not fit into one step. Its rows
+/// wait at the layer at which it is ranked next.
+template <class Aux>
+struct UnfinishedPrompt {
+  Index tokens = 0;            ///< that its steps have brought so far; 0 if there is no such prompt
+  Index layer = 0;             ///< from which its rows go on
+  std::vector<Position> keys;  ///< the active tokens from there on; unused at layer 0, where all are active
+  using Sums = typename Aux::context_type::template Buffer<float>;
+  Sums score_sums;  ///< `[keys]` if its score sums over layers
+};
+
+/// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
+/// Its K/V are the engine's, which must follow every `truncate`, `erase`, `fork` and `clear`, and a step that is
+/// aborted. On CUDA it stays with the stream of its first step. It must not be moved while it is in a running step;
+/// what changes or copies its tokens throws `logic_error` then.
+template <class Aux>
+class Sequence {
+ public:
+  using aux_type = Aux;
+  using context_type = typename Aux::context_type;
+  using value_type = typename Aux::value_type;
+
+  /// A sequence without tokens. Throws `invalid_argument` unless `layers`, the model's number of layers, is at least 1.
+  Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {}
+
+  /// A sequence without tokens, with an Aux Cache of its own for rows of `hidden_size` elements.
+  Sequence(Index layers, Index hidden_size) : Sequence(layers, Aux(hidden_size)) {}
+
+  Sequence(Sequence&&) noexcept = default;
+  Sequence& operator=(Sequence&& other) noexcept {
+    if (this == &other) return *this;
+    aux_ = std::move(other.aux_);
+    depth_ = std::move(other.depth_);
+    parked_at_ = std::move(other.parked_at_);
+    undo_ = std::move(other.undo_);
+    prompt_ = std::move(other.prompt_);
+    steps_ = other.steps_;
+    in_step_ = other.in_step_;
+    return *this;
+  }
+
+  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence as a rule. The slots of
+  /// a shared pool are reserved once, for all its sequences.
+  void reserve(context_type& context, Index tokens) {
+    depth_.reserve(detail::to_size(tokens));
+    undo_.reserve(detail::to_size(tokens));
+    aux_.reserve(context, tokens);
+  }
+
+  /// Drops all tokens from position `tokens` on. Throws `invalid_argument` unless 0 <= tokens <= length(), or if only a
+  /// part of an unfinished prompt would be dropped.
+  void truncate(Index tokens) {
+    check_idle("truncate");
+    if (tokens < 0 || tokens > length()) {
+      detail::fail("Sequence::truncate: ", tokens, " tokens is out of range 0 to ", length());
+    }
+    if (tokens == length()) return;
+    if (tokens > length() - prompt_.tokens) {
+      detail::fail("Sequence::truncate: ", tokens, " tokens is out of range 0 to ", length() - prompt_.tokens,
+                   ": the prompt behind is unfinished");
+    }
+    drop_from(tokens);
+    prompt_.tokens = prompt_.layer = 0;
+  }
+
+  /// Drops all tokens.
+  void clear() { truncate(0); }
+
+  /// Drops the tokens at positions [first, last) and moves those behind to `first` (context shift). The engine must
+  /// move their K/V too and turn K to the new positions. Throws `invalid_argument` unless 0 <= first <= last <=
+  /// length(), `logic_error` while a prompt is unfinished.
+  void erase(Index first, Index last) {
+    check_idle("erase");
+    check_finished("erase");
+    if (first < 0 || last < first || last > length()) {
+      detail::fail("Sequence::erase: ", first, " to ", last, " is out of range 0 to ", length());
+    }
+    aux_.erase(first, last);
+    depth_.erase(depth_.begin() + first, depth_.begin() + last);
+    count_parked();
+    if (depth_.empty()) steps_ = 0;
+  }
+
+  /// An independent copy, with parked rows of its own. The engine must copy its K/V too, at the latest when either
+  /// sequence writes: reviving writes K/V of old tokens. Throws `logic_error` while a prompt is unfinished.
+  Sequence fork(context_type& context) const {
+    check_idle("fork");
+    check_finished("fork");
+    Sequence copy(layers(), aux_.fork(context));
+    copy.depth_ = depth_;
+    copy.parked_at_ = parked_at_;
+    copy.steps_ = steps_;
+    return copy;
+  }
+
+  /// Appends `tokens` tokens whose K/V the engine already has in every layer, for example a re-used prefix. Throws
+  /// `invalid_argument` unless 0 <= tokens and the sequence stays within the range of `Position`, `logic_error` while a
+  /// prompt is unfinished.
+  void append_computed(Index tokens) {
+    check_idle("append_computed");
+    check_finished("append_computed");
+    const Index longest = std::numeric_limits<Position>::max() - length();
+    if (tokens < 0 || tokens > longest) {
+      detail::fail("Sequence::append_computed: ", tokens, " tokens is out of range 0 to ", longest);
+    }
+    depth_.resize(depth_.size() + detail::to_size(tokens), static_cast<Depth>(layers()));
+  }
+
+  /// Throws `invalid_argument` unless the K/V of the first `tokens` tokens can be shared with other sequences: only
+  /// K/V of tokens that have gone through all layers are never written again. That of others depends on the request
+  /// that revives them.
+  void check_shareable(Index tokens) const {
+    if (tokens < 0 || tokens > length()) {
+      detail::fail("Sequence::check_shareable: ", tokens, " tokens is out of range 0 to ", length());
+    }
+    const auto shallow =
+        std::find_if(depth_.begin(), depth_.begin() + tokens, [this](Depth depth) { return depth < layers(); });
+    if (shallow != depth_.begin() + tokens) {
+      detail::fail("Sequence::check_shareable: position ", shallow - depth_.begin(), " has gone through ", *shallow,
+                   " of ", layers(), " layers, a shared token through all");
+    }
+  }
+
+  /// The sequence as bytes of the present format version: depths and parked rows. Waits for the context's work. Throws
+  /// `logic_error` while a prompt is unfinished.
+  std::vector<std::byte> save(context_type& context) const {
+    check_idle("save");
+    check_finished("save");
+    return detail::save_sequence(context, aux_, {.layers = layers(), .steps = steps_, .depths = depth_});
+  }
+
+  /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. Throws `invalid_argument` for
+  /// bytes of another version, element size or hidden size, and for damaged ones.
+  static Sequence restore(context_type& context, std::span<const std::byte> bytes, Aux aux) {
+    const detail::SavedSequence saved = detail::read_sequence(bytes, aux);
+    Sequence result(saved.layers, std::move(aux));
+    detail::restore_rows(context, bytes, saved, result.aux_);
+    result.depth_ = saved.depths;
+    result.steps_ = saved.steps;
+    result.count_parked();
+    return result;
+  }
+
+  Index layers() const { return std::ssize(parked_at_); }
+  Index length() const { return std::ssize(depth_); }  ///< tokens so far
+  Index steps() const { return steps_; }               ///< steps finished since the sequence was last empty
+  /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
+  bool unfinished() const { return prompt_.tokens > 0; }
+  /// `[length]` how deep each token has gone. K/V of one that has gone through all layers will not be written again.
+  std::span<const Depth> depths() const { return depth_; }
+  const Aux& aux() const { return aux_; }
+
+ private:
+  friend class RunningSequence<Aux>;
+
+  /// What a token of the history was before the running step.
+  struct Undo {
+    Position position;
+    Depth depth;
+    Index slot;
+  };
+
+  static std::size_t checked(Index layers) {
+    if (layers < 1 || layers > std::numeric_limits<Depth>::max()) {
+      detail::fail("Sequence: layers ", layers, " is out of range, at least 1");
+    }
+    return detail::to_size(layers);
+  }
+
+  void check_idle(const char* what) const {
+    if (in_step_) {
+      detail::fail<logic_error>("Sequence::", what, " called while the sequence is in a running step");
+    }
+  }
+
+  void check_finished(const char* what) const {
+    if (unfinished()) detail::fail<logic_error>("Sequence::", what, " called while a prompt is unfinished");
+  }
+
+  void drop_from(Index tokens) {
+    if (tokens == 0) steps_ = 0;
+    depth_.resize(detail::to_size(tokens));
+    aux_.truncate(tokens);
+    count_parked();
+  }
+
+  void count_parked() {
+    std::ranges::fill(parked_at_, 0);
+    for (std::size_t i = 0; i < depth_.size(); ++i) {
+      if (aux_.holds(static_cast<Position>(i))) ++parked_at_[detail::to_size(depth_[i])];
+    }
+  }
+
+  Aux aux_;
+  std::vector<Depth> depth_;      // by position
+  std::vector<Index> parked_at_;  // by depth: how many tokens are parked there
+  std::vector<Undo> undo_;        // of the running step
+  UnfinishedPrompt<Aux> prompt_;
+  Index steps_ = 0;
+  bool in_step_ = false;
+};
+
+/// The requirement on the sequences of a `Step`.
+template <class S>
+concept SequenceOfTokens = std::same_as<S, Sequence<typename S::aux_type>>;
+
+/// Share of the (token, layer) pairs of the first tokens that have been computed, in (0, 1]; 1 for no tokens. `depths`
+/// are those of the tokens, `layers` the model's.
+inline double computed_share(std::span<const Depth> depths, Index layers) {
+  double computed = 0;
+  for (const Depth depth : depths) computed += depth;
+  return depths.empty() ? 1 : computed / static_cast<double>(std::ssize(depths) * layers);
+}
+
+}  // namespace lazyllm

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <concepts>
+#include <span>
+#include <type_traits>
+
+#include "lazyllm/engine/element.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/queries.hpp"
+#include "lazyllm/engine/rows.hpp"
+
+/// \file
+/// What an engine supplies, on one page. Types are matched by their members: nothing is inherited. What a user may
+/// supply beside an engine stands where it is used: `SelectionPolicy` in policy/, `TokenScore` in score/.
+
+namespace lazyllm {
+
+/// Required: the engine's attention block of one layer. `attend` reads `hidden` `[plan.rows() x hidden_size]`, computes
+/// Q, K and V with RoPE at `plan.positions()`, writes K/V at these positions, which may be of earlier steps, attends
+/// over `plan.keys()` under the mask, and adds the projected result to `hidden` in place. It must not read K/V of
+/// positions outside `plan.keys()`: that is uninitialised memory. Where `plan.outputs_only()`, only the last
+/// `plan.outputs()[s]` rows of sequence s need their attention and result. A sequence may have no rows.
+template <class A, class Context, class T>
+concept Attention = requires(A& block, Context& context, const LayerPlan& plan, RowsView<T> hidden) {
+  block.attend(context, plan, RowsView<T>(hidden));
+};
+
+/// Required unless the engine's block is fused: norm, MLP and residual of one layer, row by row and in place, on
+/// `hidden` `[any x hidden_size]`. It is not run for pruned rows until they are revived.
+template <class F, class Context, class T>
+concept FeedForward = requires(F& block, Context& context, RowsView<T> hidden) {
+  block.feed_forward(context, RowsView<T>(hidden));
+};
+
+/// Where K of one sequence lies in one layer: `key(position, head)` points to the elements of one head, one after the
+/// other. Trivially copyable, so that it can be handed to a device kernel; on CUDA its elements have the size of the
+/// query's. Models: `ContiguousKeys`, `PagedKeys`. An engine whose K is laid out otherwise, or quantised, computes
+/// scores itself.
+template <class K>
+concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Position position, Index head) {
+  typename K::value_type;
+  requires Element<typename K::value_type>;
+  { view.key(position, head) } -> std::same_as<const typename K::value_type*>;
+  { view.kv_heads } -> std::convertible_to<Index>;
+};
+
+/// One of two ways to have scores: `queries(plan)` gives Q of the last `attend`, `key_view(plan, sequence)` K of a
+/// sequence in this layer; the library computes the scores. Scores are asked for right after `attend` of the same
+/// layer, so all layers may share one buffer of Q.
+template <class A>
+concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index sequence) {
+  typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type;
+  requires std::same_as<std::remove_cvref_t<decltype(block.queries(plan))>,
+                        QueryRows<typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type>>;
+  requires KeyView<std::remove_cvref_t<decltype(block.key_view(plan, sequence))>>;
+};
+
+/// The other way: the block computes the scores of a sequence itself, right after its `attend` of the same layer, into
+/// `scores` `[keys of the sequence]` in the memory of the backend: the attention probabilities of the rows of the
+/// window, mean over the query heads, reduced over these rows (eq. 1 of the paper for a window of one row). A row that
+/// does not see a key gives it 0. Any finite numbers may take their place if more important tokens have higher ones;
+/// top-p also needs them not to be negative. Preferred where a block offers both ways.
+template <class A, class Context>
+concept ScoresTokens = requires(A& block, Context& context, const LayerPlan& plan, const ScoreWindow& window,
+                                std::span<float> scores) {
+  block.token_scores(context, plan, window, scores);
+};
+
+}  // namespace lazyllm

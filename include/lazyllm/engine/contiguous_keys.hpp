@@ -1,0 +1,26 @@
+#pragma once
+
+#include "lazyllm/engine/element.hpp"
+#include "lazyllm/engine/host_device.hpp"
+#include "lazyllm/engine/positions.hpp"
+
+namespace lazyllm {
+
+/// K of one sequence in one layer in a strided array: position p, head h at `data + p * position_stride + h *
+/// head_stride`. Trivially copyable.
+template <Element T>
+struct ContiguousKeys {
+  using value_type = T;
+
+  const T* data = nullptr;
+  Index position_stride = 0;  ///< elements from one token to the next
+  Index head_stride = 0;      ///< elements from one head to the next
+  Index kv_heads = 0;         ///< a divisor of the number of query heads (GQA)
+
+  /// Pointer to the `[head_dim]` elements of one head of one token.
+  LAZYLLM_HOST_DEVICE constexpr const T* key(Position position, Index head) const {
+    return data + position * position_stride + head * head_stride;
+  }
+};
+
+}  // namespace lazyllm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lazyllm/engine/element.hpp"
+#include "lazyllm/engine/host_device.hpp"
+#include "lazyllm/engine/positions.hpp"
+
+namespace lazyllm {
+
+/// How the scores of several queries become one.
+enum class Reduce : std::uint8_t { mean, max };
+
+/// The attention queries of a batch after RoPE: row r, head h at `data + r * row_stride + h * head_stride`. Row r is
+/// row r of the plan. Only the rows of a sequence's last positions are read, as many as its score asks for. Trivially
+/// copyable.
+template <Element T>
+struct QueryRows {
+  using value_type = T;
+
+  const T* data = nullptr;
+  Index row_stride = 0;   ///< elements from one row to the next
+  Index head_stride = 0;  ///< elements from one head to the next
+  Index heads = 0;        ///< query heads; a multiple of `kv_heads` of the key view (GQA)
+  Index head_dim = 0;
+  float scale = 1;  ///< factor of the logits, 1/sqrt(head_dim) in most models
+
+  /// Pointer to the `[head_dim]` elements of one head of one row.
+  LAZYLLM_HOST_DEVICE constexpr const T* query(Index row, Index head) const {
+    return data + row * row_stride + head * head_stride;
+  }
+};
+
+/// The rows of one sequence whose attention makes its scores, and how: what an engine needs to know that computes
+/// scores itself.
+struct ScoreWindow {
+  Index sequence = 0;            ///< number of the sequence in the plan
+  Index first_row = 0;           ///< the window is the rows [first_row, first_row + rows) of the batch
+  Index rows = 1;                ///< at least 1; all belong to the sequence
+  Reduce reduce = Reduce::mean;  ///< over the rows of the window
+};
+
+}  // namespace lazyllm

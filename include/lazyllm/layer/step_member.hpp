@@ -1,0 +1,173 @@
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/aux_cache/running_sequence.hpp"
+#include "lazyllm/aux_cache/sequence.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/policy/selection.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
+
+namespace lazyllm {
+
+/// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
+template <class Sequence, class Pruner>
+struct StepEntry {
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();
+
+  Sequence* sequence = nullptr;
+  const Pruner* pruner = nullptr;
+  /// Tokens to append; 0 only to go on with an unfinished prompt.
+  Index new_tokens = 1;
+  /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
+  /// nothing is ranked and no row comes back. The entry that ends the prompt goes on as if it had come in one step.
+  bool more = false;
+  /// How many of the last tokens come back after the last layer. They are never pruned in this step.
+  Index outputs = 1;
+  /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
+  /// results stay those of one step. Tokens of earlier turns that are revived come on top.
+  Index max_rows = unlimited;
+};
+
+namespace detail {
+
+/// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
+/// Within a stage, rows run in *parts* in order of position; the last part ranks. Its *tail*, the tokens that score or
+/// come back, runs in the last part as a whole.
+template <class Sequence, class Pruner>
+struct StepMember {
+  using Aux = typename Sequence::aux_type;
+
+  StepEntry<Sequence, Pruner> entry;
+  RunningSequence<Aux> running;
+  Index layers = 0;
+  Index tokens = 0;          // of the sequence, the new ones included
+  Index prompt_tokens = 0;   // of the prompt or decode step, all its chunks together
+  Index stage = 0;           // layer at which the present stage begins
+  Index limit = 0;           // tokens from this position on take no part in this step
+  Index active = 0;          // keys in the layer to run now
+  Index event = 0;           // layers that have run when the batch of this sequence may change next
+  Selection selection = {};  // what stays active at the event
+  bool waits = false;        // at the event
+  bool last_part = false;    // of its stage: can be ranked
+  bool joined = false;       // has keys in the layer to run now
+  bool new_stage = false;    // the stage began in this step, and its rows do not fit it
+  std::exception_ptr failure = {};
+  std::vector<Position> stage_keys = {};  // of a new stage
+  typename UnfinishedPrompt<Aux>::Sums stage_sums = {};
+
+  /// Appends the new tokens and checks the entry's options. Throws and changes nothing.
+  StepMember(const StepEntry<Sequence, Pruner>& entry_, std::size_t number)
+      : entry(entry_), running(*entry.sequence, entry.new_tokens) {
+    const auto& prompt = running.prompt();
+    layers = running.sequence().layers();
+    tokens = running.sequence().length();
+    prompt_tokens = prompt.tokens + entry.new_tokens;
+    stage = prompt.layer;
+    const Index most_outputs = stage == 0 ? tokens - first_row() : trailing(prompt.keys);
+    if (entry.outputs < 0 || (!entry.more && entry.outputs > most_outputs)) {
+      fail("Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ", most_outputs);
+    }
+    if (entry.max_rows < tail()) {
+      fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
+           ": the tokens that score or come back run together");
+    }
+  }
+
+  bool unfinished() const { return entry.more || !last_part; }
+  bool ends_at(Index depth) const { return joined && event == depth; }
+  bool sums_scores() const { return last_part && over_layers(entry.pruner->score()); }
+
+  /// The first token that has not run at all.
+  Index first_row() const {
+    Index first = tokens;
+    while (first > 0 && running.depth(static_cast<Position>(first - 1)) == 0) --first;
+    return first;
+  }
+
+  /// Sets `limit` for the next part of a stage, whose rows are at `row_at(0 … rows - 1)`.
+  template <class RowAt>
+  void choose_part(Index rows, const RowAt& row_at) {
+    last_part = !entry.more && rows <= entry.max_rows;
+    limit = tokens;
+    if (last_part || rows == 0) return;
+    Index before_tail = rows;
+    while (before_tail > 0 && row_at(before_tail - 1) >= tokens - tail()) --before_tail;
+    const Index part = std::min(before_tail, entry.max_rows);
+    limit = part < rows ? row_at(part) : tokens;
+  }
+
+  /// Finds the layer at which this sequence's batch may change next, after `layers_run` layers. Throws what the policy
+  /// throws.
+  void find_event(Index layers_run) {
+    selection = {};
+    waits = false;
+    for (event = layers_run + 1; event < layers; ++event) {
+      if (last_part) {
+        selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
+      } else {
+        constexpr Index most = std::numeric_limits<Position>::max();
+        waits = entry.pruner->selection(point(most, most, most)).kind != Selection::Kind::all;
+      }
+      if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
+    }
+  }
+
+  /// Leaves the step; the sequence is as it was before.
+  void fail_with(std::exception_ptr error) {
+    failure = std::move(error);
+    running.roll_back();
+    leave();
+  }
+
+  /// Has no rows from the next layer on.
+  void leave() {
+    joined = false;
+    active = 0;
+    event = layers;
+    selection = {};
+  }
+
+  /// Keeps what the step did.
+  void commit() noexcept {
+    if (!running.running()) return;
+    if (!unfinished()) {
+      running.commit();
+    } else if (new_stage) {
+      running.commit_part({prompt_tokens, stage, std::move(stage_keys), std::move(stage_sums)});
+    } else {
+      running.commit_part(prompt_tokens);
+    }
+  }
+
+ private:
+  Index tail() const {
+    const Index queries = std::min<Index>(entry.pruner->score().last_queries, entry.more ? tokens : prompt_tokens);
+    return std::max({queries, entry.outputs, Index{1}});
+  }
+
+  /// How many of the last tokens are among ascending `keys`.
+  Index trailing(const std::vector<Position>& keys) const {
+    Index count = 0;
+    while (count < std::ssize(keys) && keys[keys.size() - to_size(count) - 1] == tokens - 1 - count) ++count;
+    return count;
+  }
+
+  PrunePoint point(Index active_tokens, Index all_tokens, Index new_tokens) const {
+    return {.layers_run = event,
+            .layers = layers,
+            .active_tokens = active_tokens,
+            .tokens = all_tokens,
+            .new_tokens = new_tokens,
+            .steps = running.sequence().steps()};
+  }
+};
+
+}  // namespace detail
+}  // namespace lazyllm

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <exception>
+#include <span>
+
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/rows.hpp"
+
+namespace lazyllm {
+
+/// An entry of a step that failed alone. Its sequence is as it was before the step.
+struct StepFailure {
+  Index entry = 0;
+  std::exception_ptr error;  ///< what a policy threw, or `invalid_argument` for a score that is not a finite number
+};
+
+/// What a step leaves: hidden states after the last layer, for final norm and logits. Valid until the next `begin`.
+template <class T>
+struct StepOutput {
+  RowsView<T> rows;                       ///< `[outputs x hidden_size]` of all entries, one after the other
+  std::span<const Index> indptr;          ///< `[entries + 1]` where each entry's rows begin
+  std::span<const StepFailure> failures;  ///< ascending; such entries have no rows, as those whose prompt is unfinished
+
+  /// The rows of one entry.
+  RowsView<T> of(Index entry) const {
+    const Index first = indptr[detail::to_size(entry)];
+    return rows.subrows(first, indptr[detail::to_size(entry + 1)] - first);
+  }
+};
+
+}  // namespace lazyllm

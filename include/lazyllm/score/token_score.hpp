@@ -1,0 +1,72 @@
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <span>
+
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/queries.hpp"
+
+namespace lazyllm {
+
+/// The scores that one sequence of a batch needs in a layer.
+template <class Score>
+struct ScoreRequest {
+  const Score* score = nullptr;  ///< the sequence's score with its options
+  ScoreWindow window;            ///< the rows that score
+  std::span<float> scores{};     ///< `[keys of the sequence]` output, in the memory of the backend
+};
+
+namespace detail {
+
+/// Stand-ins to check the form of a score's verb.
+struct AnyContext {};
+struct AnyBlock {};
+
+}  // namespace detail
+
+/// What ranks tokens: `AttentionScore`, or a type of the user's own, which derives from nothing.
+/// - Required: the static template `score(context, block, plan, requests)`, called after a layer's attention with a
+///   span of `ScoreRequest`s. It fills their scores: higher for more important tokens. `score_by_attention` does that
+///   from attention probabilities. With tensor parallelism this is where the scores of all ranks are added, so that
+///   all ranks keep the same tokens.
+/// - Required: `last_queries`, how many of the sequence's last positions score.
+/// - Optional: `reduce` of the window's rows, mean where there is none; `over_layers`, whether the scores of all layers
+///   so far are summed; `pooling`, the width of the window of keys whose highest score each key gets; `check()`, which
+///   throws `invalid_argument` for options out of range.
+template <class S>
+concept TokenScore = std::copyable<S> && requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block,
+                                                  const LayerPlan& plan, std::span<const ScoreRequest<S>> requests) {
+  S::score(context, block, plan, requests);
+  { score.last_queries } -> std::convertible_to<Index>;
+};
+
+namespace detail {
+
+template <class Score>
+bool over_layers(const Score& score) {
+  if constexpr (requires { score.over_layers; }) return score.over_layers;
+  return false;
+}
+
+template <class Score>
+Index pooling(const Score& score) {
+  if constexpr (requires { score.pooling; }) return score.pooling;
+  return 1;
+}
+
+/// The window of a sequence: its rows among the last `last_queries` positions, as far as these are `new_tokens`.
+template <class Score>
+ScoreWindow score_window(const Score& score, const LayerPlan& plan, Index sequence, Index new_tokens) {
+  const SequencePlan part = plan.sequence(sequence);
+  const Index first_position = part.tokens - std::min<Index>(score.last_queries, new_tokens);
+  const auto first = std::ranges::lower_bound(part.positions, first_position);
+  ScoreWindow window{.sequence = sequence,
+                     .first_row = part.first_row + (first - part.positions.begin()),
+                     .rows = part.positions.end() - first};
+  if constexpr (requires { window.reduce = score.reduce; }) window.reduce = score.reduce;
+  return window;
+}
+
+}  // namespace detail
+}  // namespace lazyllm
