@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "lazyllm/engine/positions.hpp"
 
 /// What the micro benchmarks share. `X_plain` is the obvious way to do what `X` does, `X_memory` moves the same bytes
 /// and does nothing else; `bench/make_tables.py` sets them side by side.

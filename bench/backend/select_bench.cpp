@@ -49,12 +49,12 @@ void select_with(benchmark::State& state, Problem& problem, const Selection& sel
 
 void select_count(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::count, .count = problem.count});
+  select_with(state, problem, {.kind = Selection::Kind::top_k, .count = problem.count});
 }
 
 void select_mass(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::mass, .mass = problem.share});
+  select_with(state, problem, {.kind = Selection::Kind::top_p, .mass = problem.share});
 }
 
 /// Pairs of score and index through std::nth_element, then the kept indices in order.

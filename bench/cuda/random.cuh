@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "lazyllm/core/positions.hpp"
+#include "lazyllm/engine/positions.hpp"
 
 namespace lazyllm::bench {
 

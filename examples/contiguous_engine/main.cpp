@@ -122,7 +122,7 @@ int main() {
   }
 
   // Keeping everything is dense, bit for bit: the same blocks in a plain loop, with all tokens in one step.
-  lazyllm::PlanBuffers plan;
+  lazyllm::PlanBuilder plan;
   plan.start(0, std::ssize(depths));
   MatrixXf x = embedding(Eigen::all, std::span(text).first(depths.size()));
   const lazyllm::RowsView<float> hidden(x.data(), x.cols(), width);

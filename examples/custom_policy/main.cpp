@@ -22,8 +22,8 @@ struct KeepPunctuation {
 
   lazyllm::Selection operator()(const lazyllm::PrunePoint& point) const {
     if (point.layers_run % 2 != 0) return {};  // keeps everything
-    return {.kind = lazyllm::Selection::Kind::count,
-            .count = lazyllm::keep_count(0.5, point.active),
+    return {.kind = lazyllm::Selection::Kind::top_k,
+            .count = lazyllm::keep_count(0.5, point.active_tokens),
             .protect_first = 4,
             .protect_mask = *punctuation};
   }
@@ -125,7 +125,7 @@ int main() {
   }
 
   // Keeping everything is dense, bit for bit: the same blocks in a plain loop, with all tokens in one step.
-  lazyllm::PlanBuffers plan;
+  lazyllm::PlanBuilder plan;
   plan.start(0, lazy.sequence.length());
   MatrixXf x = embedding(Eigen::all, std::string_view(text).substr(0, depths.size()));
   for (Index l = 0; l < layer_count; ++l) {

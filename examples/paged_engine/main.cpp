@@ -124,7 +124,7 @@ int main() {
     }
   }
   correct = correct && counts.col(1).sum() + counts.col(4).sum() == held && counts.col(5).sum() > 0;
-  lazyllm::PlanBuffers plan;  // keeping everything is dense, bit for bit: a plain loop, all tokens at once
+  lazyllm::PlanBuilder plan;  // keeping everything is dense, bit for bit: a plain loop, all tokens at once
   plan.start(0, all.sequence.length());
   MatrixXf x = embedding(Eigen::all, std::span(all.tokens).first(all.sequence.length()));
   for (Index l = 0; l < layer_count; ++l) {

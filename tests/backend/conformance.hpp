@@ -13,10 +13,10 @@
 #include <random>
 #include <vector>
 
-#include "lazyllm/concepts.hpp"
-#include "lazyllm/importance/queries.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
-#include "lazyllm/policy/score_order.hpp"
+#include "lazyllm/engine/concepts.hpp"
+#include "lazyllm/engine/queries.hpp"
+#include "lazyllm/engine/contiguous_keys.hpp"
+#include "lazyllm/backend/score_order.hpp"
 #include "support/attention_problem.hpp"
 #include "support/runs.hpp"
 
@@ -66,7 +66,7 @@ inline std::vector<Index> sorted_selection(const Selection& selection, Index tok
   double held = 0;
   std::vector<Index> kept;
   for (const Index i : order) {
-    const bool enough = selection.kind == Selection::Kind::count ? std::ssize(kept) >= selection.count
+    const bool enough = selection.kind == Selection::Kind::top_k ? std::ssize(kept) >= selection.count
                                                                  : held >= selection.mass * total - 1e-9;
     if (enough && !is_protected(i)) break;
     kept.push_back(i);
@@ -131,7 +131,7 @@ void selects_equal_scores() {
       std::vector<Index> expected(static_cast<std::size_t>(count - 1));
       std::iota(expected.begin(), expected.end(), 0);
       expected.push_back(49);
-      const Selection selection{.kind = Selection::Kind::count, .count = count};
+      const Selection selection{.kind = Selection::Kind::top_k, .count = count};
       CHECK(selected<Memory>(context, selection, 50, active, scores) == expected);
     }
   }
@@ -149,7 +149,7 @@ struct SelectionProblem {
     }
     mask.resize(random() % 3 == 0 ? random() % 30 : 0);
     for (auto& entry : mask) entry = random() % 4 == 0;
-    selection = {.kind = random() % 2 == 0 ? Selection::Kind::count : Selection::Kind::mass,
+    selection = {.kind = random() % 2 == 0 ? Selection::Kind::top_k : Selection::Kind::top_p,
                  .count = static_cast<Index>(random()) % std::ssize(active) + 1,
                  .mass = static_cast<double>(random() % 1000 + 1) / 1000};
     if (random() % 2 == 0) selection.protect_first = static_cast<Index>(random() % 5);
@@ -233,7 +233,7 @@ void selects_the_same_mass_in_any_order() {
     for (std::size_t i = 0; i < active.size(); ++i) {
       scores.push_back(std::ldexp(static_cast<float>(random() % 1000 + 1), -static_cast<int>(random() % 20) - 10));
     }
-    const Selection selection{.kind = Selection::Kind::mass,
+    const Selection selection{.kind = Selection::Kind::top_p,
                               .mass = static_cast<double>(random() % 1000) / 1000 + 1e-4};
     const auto kept = selected<Memory>(context, selection, 400, active, scores).value();
     std::vector<float> sorted(scores.begin(), scores.end() - 1);
@@ -257,7 +257,7 @@ void selects_only_finite_scores() {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (std::size_t place = 0; place < active.size(); ++place) {
-      for (const auto kind : {Selection::Kind::count, Selection::Kind::mass}) {
+      for (const auto kind : {Selection::Kind::top_k, Selection::Kind::top_p}) {
         std::vector<float> scores(active.size(), 0.25F);
         scores[place] = bad;
         auto memory = Memory::upload(context, scores);
@@ -316,7 +316,7 @@ void finds_bad_scores_among_pooled_ones() {
     std::vector<float> scores{5, 4, 3, 2, 1};
     scores[place] = std::numeric_limits<float>::quiet_NaN();
     auto memory = Memory::upload(context, scores);
-    const SelectionTask task{{.kind = Selection::Kind::count, .count = 2}, 5, active, memory.span(), 3};
+    const SelectionTask task{{.kind = Selection::Kind::top_k, .count = 2}, 5, active, memory.span(), 3};
     KeptTokens kept;
     const auto bad = select(context, std::span(&task, 1), kept);
     REQUIRE(bad);

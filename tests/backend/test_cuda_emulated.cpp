@@ -111,7 +111,7 @@ TEST_CASE("cuda: a batch is scored and selected in as many launches as one seque
     std::vector<SelectionTask> tasks;
     for (Index i = 0; i < count; ++i) {
       scores.push_back(CudaMemory::upload(context, std::vector<float>(problem.active.size())));
-      const Selection selection{.kind = Selection::Kind::count, .count = 100 + i};
+      const Selection selection{.kind = Selection::Kind::top_k, .count = 100 + i};
       tasks.push_back({selection, 400, problem.active, scores.back().span(), 3});
     }
     context.synchronize();

@@ -100,7 +100,7 @@ TEST_CASE("layer: the policy is asked after each layer but the last, with the fa
   std::vector<PrunePoint> points;
   const Engine::Pruner pruner([&points](const PrunePoint& point) {
     points.push_back(point);
-    return Selection{.kind = Selection::Kind::count, .count = point.active - 1};
+    return Selection{.kind = Selection::Kind::top_k, .count = point.active_tokens - 1};
   });
   engine.run({{&sequence, &pruner, 8}});
   engine.run({{&sequence, &pruner, 2}});

@@ -6,15 +6,15 @@
 
 #include "lazyllm/aux_cache/aux_cache.hpp"
 #include "lazyllm/aux_cache/storage.hpp"
-#include "lazyllm/concepts.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/core/sequence.hpp"
-#include "lazyllm/core/stats.hpp"
-#include "lazyllm/importance/attention_score.hpp"
-#include "lazyllm/importance/queries.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
-#include "lazyllm/kv/paged_keys.hpp"
+#include "lazyllm/engine/concepts.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/rows.hpp"
+#include "lazyllm/aux_cache/sequence.hpp"
+#include "lazyllm/layer/step_stats.hpp"
+#include "lazyllm/score/attention_score.hpp"
+#include "lazyllm/engine/queries.hpp"
+#include "lazyllm/engine/contiguous_keys.hpp"
+#include "lazyllm/engine/paged_keys.hpp"
 #include "lazyllm/layer/lazy_decoder_layer.hpp"
 #include "lazyllm/layer/step.hpp"
 #include "lazyllm/policy/policies.hpp"
@@ -62,7 +62,7 @@ class DeviceCopy {
 }  // namespace
 
 TEST_CASE("control plane compiled as CUDA C++") {
-  const Schedule schedule = Schedule::parse("2:0.5,3:0.25");
+  const Schedule schedule = parse_schedule("2:0.5,3:0.25");
   CHECK(*schedule.find(3) == 0.25);
   CHECK_THROWS_AS(schedule.check(3), invalid_argument);
 }

@@ -94,7 +94,7 @@ TEST_CASE("RandomDrop keeps as many as KeepRatio, by its seed") {
 }
 
 TEST_CASE("lambdas and std::function are policies") {
-  const auto lambda = [](const PrunePoint& point) { return Selection{.kind = Kind::count, .count = point.active - 1}; };
+  const auto lambda = [](const PrunePoint& point) { return Selection{.kind = Kind::count, .count = point.active_tokens - 1}; };
   static_assert(SelectionPolicy<decltype(lambda)>);
   static_assert(SelectionPolicy<Selection (*)(const PrunePoint&)>);
   static_assert(SelectionPolicy<std::function<Selection(const PrunePoint&)>>);

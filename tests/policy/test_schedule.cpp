@@ -22,7 +22,7 @@ Points points(const Schedule& schedule) {
 
 std::string parse_error(std::string_view text) {
   try {
-    Schedule::parse(text);
+    parse_schedule(text);
   } catch (const invalid_argument& error) {
     return error.what();
   }
@@ -60,9 +60,9 @@ TEST_CASE("keep_count: whole percentages against integer arithmetic") {
 }
 
 TEST_CASE("schedule: reads what is written") {
-  CHECK(points(Schedule::parse("9:0.7,19:0.7,28:0.7")) == Points{{9, 0.7}, {19, 0.7}, {28, 0.7}});
-  CHECK(points(Schedule::parse("1:1")) == Points{{1, 1.0}});
-  CHECK(points(Schedule::parse("3:5e-1")) == Points{{3, 0.5}});
+  CHECK(points(parse_schedule("9:0.7,19:0.7,28:0.7")) == Points{{9, 0.7}, {19, 0.7}, {28, 0.7}});
+  CHECK(points(parse_schedule("1:1")) == Points{{1, 1.0}});
+  CHECK(points(parse_schedule("3:5e-1")) == Points{{3, 0.5}});
 }
 
 TEST_CASE("schedule: text that is none is refused with the text and the part at fault") {

@@ -23,11 +23,11 @@ std::vector<Vector> run_dense(const TinyModel& model, const std::vector<std::vec
   TinyCache<float> cache(shape, capacity);
   const TinyBatch<float> batch{&cache};
   cpu::Context context;
-  PlanBuffers plan;
+  PlanBuilder plan;
   Index history = 0;
   std::vector<Vector> logits;
   for (const auto& tokens : steps) {
-    const PlanBuffers::Extent extent{history, std::ssize(tokens)};
+    const PlanBuilder::Extent extent{history, std::ssize(tokens)};
     plan.start({&extent, 1});
     Vector rows(tokens.size() * static_cast<std::size_t>(shape.width()));
     const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.width());

@@ -8,28 +8,28 @@ using namespace lazyllm;
 using namespace lazyllm::test;
 
 TEST_CASE("random runs: dense storage, separate feed-forward, every score") {
-  random_runs<CpuMemory<>, cpu::DenseStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000, true);
+  random_runs<CpuMemory<>, cpu::DenseStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000);
 }
 
 TEST_CASE("random runs: pooled storage, separate feed-forward, every score") {
-  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000, true);
+  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000);
 }
 
 TEST_CASE("random runs: fused block") {
-  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyFusedBlock<float>>(400, true);
+  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyFusedBlock<float>>(400);
 }
 
 TEST_CASE("random runs: plain scores, computed by the host") {
   random_runs<CpuMemory<>, cpu::DenseStorage<float>, PlainlyScored<float, CpuMemory<>>, TinyFeedForward<float>,
-              PlainMemory>(400, false);
+              PlainMemory>(400);
 }
 
 TEST_CASE("random runs: bfloat16 rows") {
   random_runs<CpuMemory<>, cpu::PooledStorage<Eigen::bfloat16>, TinyAttention<Eigen::bfloat16>,
-              TinyFeedForward<Eigen::bfloat16>>(300, true);
+              TinyFeedForward<Eigen::bfloat16>>(300);
 }
 
 TEST_CASE("random runs: half rows") {
   random_runs<CpuMemory<>, cpu::DenseStorage<Eigen::half>, TinyAttention<Eigen::half>, TinyFeedForward<Eigen::half>>(
-      300, true);
+      300);
 }

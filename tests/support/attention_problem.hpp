@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "lazyllm/importance/queries.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
-#include "lazyllm/kv/paged_keys.hpp"
+#include "lazyllm/engine/contiguous_keys.hpp"
+#include "lazyllm/engine/paged_keys.hpp"
+#include "lazyllm/engine/queries.hpp"
 #include "support/plain_scores.hpp"
 
 namespace lazyllm::test {

@@ -36,8 +36,8 @@ struct DeviceAttention {
     return rows;
   }
 
-  ContiguousKeys<T> keys(const LayerPlan& plan, Index s) const {
-    ContiguousKeys<T> view = block.keys(plan, s);
+  ContiguousKeys<T> key_view(const LayerPlan& plan, Index s) const {
+    ContiguousKeys<T> view = block.key_view(plan, s);
     view.data = key_memory[static_cast<std::size_t>(s)].data();
     return view;
   }

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "lazyllm/policy/score_order.hpp"
 #include "lazyllm/policy/selection.hpp"
+#include "lazyllm/score/attention_score.hpp"
 #include "support/tiny_model.hpp"
 
 namespace lazyllm::test {
@@ -74,7 +74,7 @@ class NaiveLazy {
       const Vector scores = scores_of(kv, queries, active, before, score, sums);
       const Selection selection = policy({.layers_run = layer + 1,
                                           .layers = shape.layers,
-                                          .active = std::ssize(active),
+                                          .active_tokens = std::ssize(active),
                                           .tokens = tokens_,
                                           .new_tokens = std::ssize(new_tokens),
                                           .steps = steps_});
@@ -144,12 +144,11 @@ class NaiveLazy {
     auto query_memory = Memory::upload(context, rows);
     auto key_memory = Memory::upload(context, keys);
     auto score_memory = Memory::upload(context, Vector(active.size()));
-    attention_scores(context,
-                     QueryRows<T>{query_memory.span().data(), shape.width(), shape.head_dim, shape.heads,
-                                  shape.head_dim, 1 / std::sqrt(static_cast<float>(shape.head_dim))},
-                     0, limits,
-                     ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_dim, shape.kv_heads},
-                     places, score.reduce, score_memory.span());
+    score_one(context,
+              QueryRows<T>{query_memory.span().data(), shape.width(), shape.head_dim, shape.heads, shape.head_dim,
+                           1 / std::sqrt(static_cast<float>(shape.head_dim))},
+              0, limits, ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_dim, shape.kv_heads},
+              places, score.reduce, score_memory.span());
     Vector scores = score_memory.download();
     if (score.over_layers) {
       for (std::size_t i = 0; i < active.size(); ++i) scores[i] = sums[active[i]] += scores[i];
@@ -163,12 +162,19 @@ class NaiveLazy {
     return pooled;
   }
 
+  bool protects(const Selection& selection, Position p) const {
+    return p < selection.protect_first || p >= tokens_ - selection.protect_last ||
+           (size(p) < selection.protect_mask.size() && selection.protect_mask[size(p)] != 0);
+  }
+
   std::vector<Position> selected(const Selection& selection, const std::vector<Position>& active, Vector scores,
                                  const std::map<Position, std::vector<T>>& parked) const {
     using enum Selection::Kind;
-    if (selection.kind == all || (selection.kind == mass && selection.mass == 1)) return active;
+    if (selection.kind == all ||
+        (selection.kind == top_p && selection.p == 1 && selection.max_revived == Selection::unlimited))
+      return active;
     std::vector<Position> result;
-    if (selection.kind == unparked) {
+    if (selection.kind == not_pruned_before) {
       for (const Position p : active) {
         if (!parked.contains(p)) result.push_back(p);
       }
@@ -176,22 +182,25 @@ class NaiveLazy {
     }
     std::vector<std::size_t> order(active.size());
     std::iota(order.begin(), order.end(), 0);
-    if (selection.random_seed) {
-      for (const std::size_t i : order) scores[i] = lazyllm::detail::random_score(*selection.random_seed, active[i]);
-    }
     std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-      const bool first = selection.protects(active[a], tokens_);
-      const bool second = selection.protects(active[b], tokens_);
+      const bool first = protects(selection, active[a]);
+      const bool second = protects(selection, active[b]);
       return first != second ? first : !first && scores[a] > scores[b];
     });
     const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
     double held = 0;
+    Index chosen = 0;
+    Index revived = 0;
     for (const std::size_t i : order) {
-      const bool enough =
-          selection.kind == count ? std::ssize(result) >= selection.count : held >= selection.mass * total - 1e-9;
-      if (enough && !selection.protects(active[i], tokens_)) break;
-      result.push_back(active[i]);
+      const bool enough = selection.kind == top_k ? chosen >= selection.k : held >= (selection.p - 1e-9) * total;
+      if (enough && !protects(selection, active[i])) break;
+      ++chosen;
       held += scores[i];
+      // Best first: only so many of those that are parked here come back.
+      const bool comes_back = parked.contains(active[i]);
+      if (comes_back && revived >= selection.max_revived && !protects(selection, active[i])) continue;
+      revived += comes_back;
+      result.push_back(active[i]);
     }
     std::ranges::sort(result);
     return result;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lazyllm/importance/queries.hpp"
+#include "lazyllm/backend/operations.hpp"
 
 namespace lazyllm::test {
 
@@ -26,15 +26,15 @@ template <class T, class TaskOf>
 void attention_scores(PlainScores&, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
   for (Index t = 0; t < count; ++t) {
     const auto task = task_of(t);
-    std::vector<double> result(task.active.size(), 0);
+    std::vector<double> result(task.keys.size(), 0);
     const auto rows = static_cast<double>(task.limits.size());
     for (std::size_t row = 0; row < task.limits.size(); ++row) {
       std::vector<double> mean(result.size(), 0);
       for (Index head = 0; head < queries.heads; ++head) {
         const T* const query = queries.query(task.first_row + static_cast<Index>(row), head);
         std::vector<double> logits;
-        for (const Position position : task.active.first(static_cast<std::size_t>(task.limits[row]))) {
-          const T* const key = task.keys.key(position, head / (queries.heads / task.keys.heads));
+        for (const Position position : task.keys.first(static_cast<std::size_t>(task.limits[row]))) {
+          const T* const key = task.key_view.key(position, head / (queries.heads / task.key_view.kv_heads));
           double dot = 0;
           for (Index d = 0; d < queries.head_dim; ++d) {
             dot += static_cast<double>(static_cast<float>(query[d])) * static_cast<double>(static_cast<float>(key[d]));

@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/importance/attention_score.hpp"
-#include "lazyllm/importance/queries.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
+#include "lazyllm/engine/contiguous_keys.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/queries.hpp"
+#include "lazyllm/engine/rows.hpp"
+#include "support/one_sequence.hpp"
 #include "support/plain_scores.hpp"
 
 /// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in
@@ -253,7 +253,7 @@ struct TinyAttention {
         queries.push_back(qkv.query);
         for (const float q : qkv.query) query_rows.push_back(static_cast<T>(q));
       }
-      for (Index r = plan.last_rows_only() ? rows - 1 : 0; r < rows; ++r) {
+      for (Index r = plan.outputs_only() ? rows - part.outputs : 0; r < rows; ++r) {
         std::vector<const T*> keys, values;
         for (Position k = 0; k < part.key_limits[static_cast<std::size_t>(r)]; ++k) {
           keys.push_back(cache.key(layer, part.keys[static_cast<std::size_t>(k)]));
@@ -270,7 +270,7 @@ struct TinyAttention {
             shape.heads,       shape.head_dim, 1 / std::sqrt(static_cast<float>(shape.head_dim))};
   }
 
-  ContiguousKeys<T> keys(const LayerPlan&, Index s) const {
+  ContiguousKeys<T> key_view(const LayerPlan&, Index s) const {
     const TinyShape& shape = model->shape();
     return {(*batch)[static_cast<std::size_t>(s)]->key(layer, 0), shape.kv_width(), shape.head_dim, shape.kv_heads};
   }
@@ -315,13 +315,14 @@ class PlainlyScored {
   }
 
   template <class Context>
-  void last_token_scores(Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
-    const SequencePlan part = plan.sequence(s);
+  void token_scores(Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+    const SequencePlan part = plan.sequence(window.sequence);
     PlainScores plain;
     std::vector<float> values(scores.size());
-    attention_scores(plain, on_host(block_).queries(plan), part.first_row + std::ssize(part.positions) - 1,
-                     part.key_limits.last(1), on_host(block_).keys(plan, s), part.keys, Reduce::mean,
-                     std::span<float>(values));
+    const auto first = static_cast<std::size_t>(window.first_row - part.first_row);
+    score_one(plain, on_host(block_).queries(plan), window.first_row,
+              part.key_limits.subspan(first, static_cast<std::size_t>(window.rows)),
+              on_host(block_).key_view(plan, window.sequence), part.keys, window.reduce, std::span<float>(values));
     Memory::write(context, values, scores.data());
   }
 

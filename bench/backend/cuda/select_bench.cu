@@ -43,12 +43,12 @@ void select_with(benchmark::State& state, Problem& problem, const Selection& sel
 
 void select_count(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::count, .count = problem.count});
+  select_with(state, problem, {.kind = Selection::Kind::top_k, .count = problem.count});
 }
 
 void select_mass(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::mass, .mass = problem.keep});
+  select_with(state, problem, {.kind = Selection::Kind::top_p, .mass = problem.keep});
 }
 
 /// With CUB alone, one sequence after the other: all scores sorted with their indices, which is stable, then the first

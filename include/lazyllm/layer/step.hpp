@@ -308,9 +308,8 @@ class Step {
 
   /// Prunes, and makes the next layer's batch the running one.
   void change_batch(context_type& context, const LayerPlan& plan, Depth depth) {
-    pruner_.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_), [&](Index s, Position position) {
-      return member(s).running.depth(position) == depth && member(s).running.parked(position);
-    });
+    pruner_.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
+                  [&](Index s, Position position) { return pruned_here(member(s), position, depth); });
     transition_.start(depth);
     std::size_t request = 0;
     for (Index s = 0; s < plan.sequences(); ++s) {
@@ -371,14 +370,18 @@ class Step {
       const std::span<const Index> kept = pruner_.kept(request);
       add(std::ssize(kept), [kept](Index i) { return kept[detail::to_size(i)]; });
     } else {
-      // What waits here of this prompt has not been pruned.
       unranked_.clear();
       for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        const bool pruned = member.running.depth(part.keys[i]) == depth && member.running.parked(part.keys[i]);
-        if (!pruned || part.keys[i] >= member.tokens - member.prompt_tokens) unranked_.push_back(static_cast<Index>(i));
+        if (!pruned_here(member, part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
       }
       add(std::ssize(unranked_), [this](Index i) { return unranked_[detail::to_size(i)]; });
     }
+  }
+
+  /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
+  static bool pruned_here(const Member& member, Position position, Depth depth) {
+    return position < member.tokens - member.prompt_tokens && member.running.depth(position) == depth &&
+           member.running.parked(position);
   }
 
   /// Ends a stage, or revives within one, with `count` kept keys. Returns how many of them take part in the next layer.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/examples/llama/model/device_report.hpp"
-#include "lazyllm/error.hpp"
+#include "lazyllm/engine/error.hpp"
 
 namespace lazyllm::llama {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lazyllm/policy/preset.hpp"
+#include "lazyllm/pruner/preset.hpp"
 #include "tests/examples/llama/files.hpp"
 
 using namespace lazyllm;
@@ -92,7 +92,7 @@ TEST_CASE("preset: the pruner does what it says") {
     return pruner.selection(
         {.layers_run = layers_run, .layers = layers, .active = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
   };
-  CHECK(select(3).kind == Selection::Kind::count);
+  CHECK(select(3).kind == Selection::Kind::top_k);
   CHECK(select(3).count == 50);
   CHECK(select(3).protect_first == 2);
   CHECK(select(3).protect_last == 7);
@@ -125,9 +125,9 @@ TEST_CASE("preset: anything else is refused by the member's name, its value and 
 TEST_CASE("schedules and scores: the text reads back to the same") {
   CHECK(Schedule().text() == "dense");
   for (const char* text : {"dense", "9:0.7", "1:1,2:0.3333333333333333", "3:1e-300"}) {
-    CHECK(Schedule::parse(text).text() == text);
+    CHECK(parse_schedule(text).text() == text);
   }
   for (const char* text : {"last", "mean:8", "max:2+pool:3", "last+layers+pool:5"}) {
-    CHECK(AttentionScore::parse(text).text() == text);
+    CHECK(parse_score(text).text() == text);
   }
 }

@@ -114,7 +114,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   const TinyBatch<float> batch{&cache};
   const std::vector<Position> keys{0, 2, 3, 5, 6, 8, 9};
   const std::vector<Position> rows{5, 6, 8, 9};
-  PlanBuffers buffers;
+  PlanBuilder buffers;
   buffers.clear();
   for (const Position row : rows) buffers.append_row(row);
   for (const Position key : keys) buffers.append_key(key);
@@ -170,8 +170,8 @@ TEST_CASE("AttentionScore: a block's own scores are taken as they are, and canno
   const TinyModel model({.layers = 2}, 2);
   TinyCache<float> cache(model.shape(), 6);
   const TinyBatch<float> batch{&cache};
-  PlanBuffers buffers;
-  buffers.start(std::vector<PlanBuffers::Extent>{{0, 6}});
+  PlanBuilder buffers;
+  buffers.start(std::vector<PlanBuilder::Extent>{{0, 6}});
   const LayerPlan plan = buffers.layer(0, 2);
   cpu::Context context;
   std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
@@ -209,7 +209,7 @@ TEST_CASE("AttentionScore: a score that derives from it goes on from its scores"
   const TinyModel model({.layers = 2}, 2);
   TinyCache<float> cache(model.shape(), 6);
   const TinyBatch<float> batch{&cache};
-  PlanBuffers buffers;
+  PlanBuilder buffers;
   buffers.start(0, 6);
   const LayerPlan plan = buffers.layer(0, 2);
   cpu::Context context;
@@ -231,11 +231,11 @@ TEST_CASE("AttentionScore: reads what is written") {
            a.pooling == b.pooling;
   };
   using enum Reduce;
-  CHECK(equal(AttentionScore::parse("last"), {}));
-  CHECK(equal(AttentionScore::parse("mean:8"), {.last_queries = 8}));
-  CHECK(equal(AttentionScore::parse("max:3+pool:5"), {.last_queries = 3, .reduce = max, .pooling = 5}));
-  CHECK(equal(AttentionScore::parse("last+layers"), {.over_layers = true}));
-  CHECK(equal(AttentionScore::parse("mean:2+pool:7+layers"), {.last_queries = 2, .over_layers = true, .pooling = 7}));
+  CHECK(equal(parse_score("last"), {}));
+  CHECK(equal(parse_score("mean:8"), {.last_queries = 8}));
+  CHECK(equal(parse_score("max:3+pool:5"), {.last_queries = 3, .reduce = max, .pooling = 5}));
+  CHECK(equal(parse_score("last+layers"), {.over_layers = true}));
+  CHECK(equal(parse_score("mean:2+pool:7+layers"), {.last_queries = 2, .over_layers = true, .pooling = 7}));
 }
 
 TEST_CASE("AttentionScore: text that is none is refused with the part at fault") {
@@ -255,8 +255,8 @@ TEST_CASE("AttentionScore: text that is none is refused with the part at fault")
     const std::string message =
         "lazyllm: score '" + text + "': '" + part +
         "' is not understood; a score is last, mean:N or max:N, then any of +layers and +pool:W";
-    CHECK_THROWS_WITH_AS(AttentionScore::parse(text), message.c_str(), invalid_argument);
+    CHECK_THROWS_WITH_AS(parse_score(text), message.c_str(), invalid_argument);
   }
-  CHECK_THROWS_AS(AttentionScore::parse("mean:0"), invalid_argument);
-  CHECK_THROWS_AS(AttentionScore::parse("last+pool:4"), invalid_argument);
+  CHECK_THROWS_AS(parse_score("mean:0"), invalid_argument);
+  CHECK_THROWS_AS(parse_score("last+pool:4"), invalid_argument);
 }

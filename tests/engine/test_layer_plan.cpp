@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "lazyllm/core/layer_plan.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
 
 using namespace lazyllm;
 
@@ -30,7 +30,7 @@ List expected_limits(const List& rows, const List& keys) {
   return limits;
 }
 
-void append(PlanBuffers& buffers, const List& rows, const List& keys, Index tokens) {
+void append(PlanBuilder& buffers, const List& rows, const List& keys, Index tokens) {
   for (const Position row : rows) buffers.append_row(row);
   for (const Position key : keys) buffers.append_key(key);
   buffers.finish_sequence(tokens);
@@ -40,7 +40,7 @@ void append(PlanBuffers& buffers, const List& rows, const List& keys, Index toke
 
 TEST_CASE("plan: the three masks of one sequence") {
   const auto plan_mask = [](const List& rows, const List& keys) {
-    PlanBuffers buffers;
+    PlanBuilder buffers;
     buffers.clear();
     append(buffers, rows, keys, 10);
     return buffers.layer(0, 2).sequence(0).mask;
@@ -52,7 +52,7 @@ TEST_CASE("plan: the three masks of one sequence") {
 }
 
 TEST_CASE("plan: the mask of a batch is its least special one") {
-  PlanBuffers buffers;
+  PlanBuilder buffers;
   buffers.clear();
   append(buffers, {0, 1}, {0, 1}, 2);
   CHECK(buffers.layer(0, 2).mask() == Mask::causal);
@@ -71,18 +71,18 @@ TEST_CASE("positions: is_prefix says whether they are 0, 1, ...") {
 }
 
 TEST_CASE("plan: only the last layer needs the last rows only") {
-  PlanBuffers buffers;
-  buffers.start(std::vector<PlanBuffers::Extent>{{0, 3}});
-  CHECK_FALSE(buffers.layer(0, 2).last_rows_only());
-  CHECK(buffers.layer(1, 2).last_rows_only());
+  PlanBuilder buffers;
+  buffers.start(std::vector<PlanBuilder::Extent>{{0, 3}});
+  CHECK_FALSE(buffers.layer(0, 2).outputs_only());
+  CHECK(buffers.layer(1, 2).outputs_only());
   CHECK(buffers.layer(1, 2).layer() == 1);
   CHECK(buffers.layer(1, 2).layers() == 2);
 }
 
 TEST_CASE("plan: random ragged batches against the definitions, with one set of buffers used again") {
   std::mt19937 random(1);
-  PlanBuffers buffers;
-  PlanBuffers other;
+  PlanBuilder buffers;
+  PlanBuilder other;
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);
     const auto sequences = std::uniform_int_distribution<std::size_t>(1, 4)(random);
@@ -101,7 +101,7 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
       append(buffers, rows[s], keys[s], tokens[s]);
     }
     if (round % 2 == 1) buffers.swap(other);
-    const PlanBuffers& filled = round % 2 == 1 ? other : buffers;
+    const PlanBuilder& filled = round % 2 == 1 ? other : buffers;
     const LayerPlan plan = filled.layer(1, 3);
 
     REQUIRE(plan.sequences() == std::ssize(rows));
@@ -134,8 +134,8 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
 }
 
 TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all tokens as keys") {
-  PlanBuffers buffers;
-  const std::vector<PlanBuffers::Extent> extents{{0, 3}, {4, 1}, {2, 2}};
+  PlanBuilder buffers;
+  const std::vector<PlanBuilder::Extent> extents{{0, 3}, {4, 1}, {2, 2}};
   for (int again = 0; again < 2; ++again) {  // a second start must not see the first one's lists
     buffers.start(extents);
     const LayerPlan plan = buffers.layer(0, 1);

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "lazyllm/core/stats.hpp"
+#include "lazyllm/layer/step_stats.hpp"
 
 using namespace lazyllm;
 
