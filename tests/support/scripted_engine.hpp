@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <vector>
@@ -12,7 +11,7 @@ namespace lazyllm::test {
 /// What the blocks of a `ScriptedEngine` read and note down.
 struct Script {
   std::vector<float> scores = std::vector<float>(256, 0.0F);  // by position, the same in every layer
-  bool rows_right = true;        // each row had been through every earlier block exactly once when a layer attended
+  bool rows_right = true;  // each row had been through every earlier block exactly once, and no block ran for no rows
   Index feed_forward_rows = 0;   // rows that ran through a feed-forward
   std::vector<Position> active;  // of sequence 0 in the layer that ran last
 };
@@ -24,6 +23,7 @@ struct ScriptedAttention {
   Index layer;
 
   void attend(cpu::Context&, const LayerPlan& plan, RowsView<float> hidden) {
+    script->rows_right &= plan.rows() > 0 && plan.rows() == hidden.rows;
     for (Index r = 0; r < plan.rows(); ++r) {
       float* row = hidden.row(r);
       const auto run = static_cast<float>(layer);
@@ -35,8 +35,8 @@ struct ScriptedAttention {
     script->active.assign(keys.begin(), keys.end());
   }
 
-  void last_token_scores(cpu::Context&, const LayerPlan& plan, Index s, std::span<float> scores) {
-    const Positions keys = plan.sequence(s).keys;
+  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+    const Positions keys = plan.sequence(window.sequence).keys;
     for (std::size_t i = 0; i < keys.size(); ++i) scores[i] = script->scores[static_cast<std::size_t>(keys[i])];
   }
 };
@@ -45,6 +45,7 @@ struct ScriptedFeedForward {
   Script* script;
 
   void feed_forward(cpu::Context&, RowsView<float> hidden) {
+    script->rows_right &= hidden.rows > 0;
     for (Index r = 0; r < hidden.rows; ++r) ++hidden.row(r)[1];
     script->feed_forward_rows += hidden.rows;
   }
@@ -54,10 +55,10 @@ struct ScriptedFeedForward {
 template <class Storage = cpu::DenseStorage<float>>
 struct ScriptedEngine {
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
-  using Pruner = TokenPruner<std::function<Selection(const PrunePoint&)>>;
+  using Pruner = TokenPruner<AnyPolicy>;
   using Step = lazyllm::Step<Sequence, Pruner>;
   using Entry = typename Step::Entry;
-  static constexpr Index width = 3;
+  static constexpr Index hidden_size = 3;
 
   explicit ScriptedEngine(Index layer_count) {
     for (Index layer = 0; layer < layer_count; ++layer) {
@@ -65,7 +66,7 @@ struct ScriptedEngine {
     }
   }
 
-  Sequence sequence() const { return Sequence(std::ssize(layers), AuxCache(Storage(width))); }
+  Sequence sequence() const { return Sequence(std::ssize(layers), hidden_size); }
 
   /// Begins a step and fills the new tokens' rows.
   void begin(std::span<const Entry> entries) {
@@ -76,13 +77,15 @@ struct ScriptedEngine {
     }
   }
 
-  RowsView<float> run(std::span<const Entry> entries) {
+  StepOutput<float> run(std::span<const Entry> entries) {
     begin(entries);
     for (auto& layer : layers) layer.forward(context, step);
     return step.end();
   }
 
-  RowsView<float> run(std::initializer_list<Entry> entries) { return run(std::span(entries.begin(), entries.size())); }
+  StepOutput<float> run(std::initializer_list<Entry> entries) {
+    return run(std::span(entries.begin(), entries.size()));
+  }
 
   cpu::Context context;
   std::unique_ptr<Script> script = std::make_unique<Script>();
