@@ -140,9 +140,7 @@ struct ScoredBlock {
   QueryRows<float> queries(const LayerPlan&) const {
     return {numbers + static_cast<Index>(*seed % 100) * 32, 32, 8, 4, 8, 1};
   }
-  ContiguousKeys<float> key_view(const LayerPlan&, Index s) const {
-    return {numbers + 100 * s + layer * 16, 16, 8, 2};
-  }
+  ContiguousKeys<float> key_view(const LayerPlan&, Index s) const { return {numbers + 100 * s + layer * 16, 16, 8, 2}; }
 };
 
 /// Steps of several sequences on a context, with hidden rows that say where they come from.
@@ -168,7 +166,8 @@ struct IdleEngine {
   void begin(Index tokens) {
     ++seed;
     std::vector<typename Batch::Entry> entries;
-    for (Sequence& sequence : sequences) entries.push_back({.sequence = &sequence, .pruner = &pruner, .new_tokens = tokens});
+    for (Sequence& sequence : sequences)
+      entries.push_back({.sequence = &sequence, .pruner = &pruner, .new_tokens = tokens});
     const RowsView<float> hidden = step.begin(context, entries);
     std::vector<float> values(static_cast<std::size_t>(hidden.rows * hidden.width));
     std::iota(values.begin(), values.end(), static_cast<float>(1000 * seed));

@@ -15,8 +15,8 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <random>
 #include <new>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -25,19 +25,18 @@
 namespace lazyllm::test::cuda_emulation {
 namespace {
 
-/// The device's memory, in a range of addresses of its own. Its pages are protected while no `Access` lives.
-class DeviceMemory {
+/// Memory in a range of addresses of its own. Its pages are protected while no `Access` lives.
+class Arena {
  public:
-  DeviceMemory()
-      : first_(static_cast<std::byte*>(
-            mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))),
-        end_(first_) {
-    if (first_ == MAP_FAILED) throw std::bad_alloc();
+  Arena() {
+    void* const range = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) throw std::bad_alloc();
+    first_ = end_ = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(range) / alignment + 1) * alignment);
   }
 
   class Access {
    public:
-    explicit Access(DeviceMemory& memory) : memory_(&memory) {
+    explicit Access(Arena& memory) : memory_(&memory) {
       if (memory.accesses_++ == 0) memory.protect(PROT_READ | PROT_WRITE);
     }
     Access(const Access&) = delete;
@@ -47,7 +46,7 @@ class DeviceMemory {
     }
 
    private:
-    DeviceMemory* memory_;
+    Arena* memory_;
   };
 
   void* allocate(std::size_t bytes) {
@@ -92,6 +91,8 @@ class DeviceMemory {
  private:
   static constexpr std::size_t page = 4096;
   static constexpr std::size_t size = std::size_t{1} << 36;
+  // What is left of a pointer after its lower half has been written over still points into the range.
+  static constexpr std::size_t alignment = std::size_t{1} << 32;
 
   struct Block {
     std::size_t bytes;
@@ -109,9 +110,16 @@ class DeviceMemory {
   std::map<std::size_t, std::deque<std::byte*>> freed_;  // by size
 };
 
-DeviceMemory& device_memory() {
-  static auto* const memory = new DeviceMemory();  // stays until the program ends
+Arena& device_memory() {
+  static auto* const memory = new Arena();  // stays until the program ends
   return *memory;
+}
+
+/// Pinned memory, which is never protected.
+Arena& pinned_memory() {
+  static auto* const memory = new Arena();
+  static auto* const access = new Arena::Access(*memory);
+  return *(access != nullptr ? memory : nullptr);
 }
 
 struct Stream {
@@ -119,7 +127,7 @@ struct Stream {
   std::size_t enqueued = 0;
 
   void run_until(std::size_t number) {
-    const DeviceMemory::Access access(device_memory());
+    const Arena::Access access(device_memory());
     while (enqueued - work.size() < number) {
       const auto next = std::move(work.front());
       work.pop_front();
@@ -141,8 +149,7 @@ struct Everything {
   }
 
   std::deque<Stream> streams = std::deque<Stream>(1);  // the first is the default stream
-  std::map<const std::byte*, std::size_t> pinned;               // bytes by address
-  std::map<const void*, std::size_t> max_shared;                // of kernels that have opted in
+  std::map<const void*, std::size_t> max_shared;       // of kernels that have opted in
   Counters counters;
   int failing_allocation = -1;
   int failing_call = -1;
@@ -166,11 +173,13 @@ cudaError_t call() {
 }
 
 /// Counts an allocation, and fails if it is the one to fail.
-cudaError_t allocation(std::size_t bytes) {
+cudaError_t allocate(Arena& arena, void** memory, std::size_t bytes) {
   const cudaError_t code = call();
   if (everything().counters.allocations++ == everything().failing_allocation) return failed(cudaErrorMemoryAllocation);
-  if (code == cudaSuccess) everything().counters.allocated_bytes += bytes;
-  return code;
+  if (code != cudaSuccess) return code;
+  everything().counters.allocated_bytes += bytes;
+  *memory = bytes == 0 ? nullptr : arena.allocate(bytes);
+  return bytes == 0 || *memory != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
 /// Whether `bytes` bytes may be copied like that. The rows of a matrix are `stride` bytes apart.
@@ -436,13 +445,7 @@ void fail_call_after(int count) { everything().failing_call = count < 0 ? -1 : e
 
 const Counters& counters() { return everything().counters; }
 
-bool is_pinned(const void* memory) {
-  const auto* const byte = static_cast<const std::byte*>(memory);
-  auto block = everything().pinned.upper_bound(byte);
-  if (block == everything().pinned.begin()) return false;
-  --block;
-  return byte < block->first + block->second;
-}
+bool is_pinned(const void* memory) { return pinned_memory().contains(memory); }
 
 bool is_on_device(const void* memory) { return device_memory().contains(memory); }
 
@@ -467,16 +470,10 @@ void __syncthreads() { emulation::block_barrier(); }
 extern "C" {
 
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
-  if (const cudaError_t code = emulation::allocation(bytes); code != cudaSuccess) return code;
-  *memory = bytes == 0 ? nullptr : emulation::device_memory().allocate(bytes);
-  return bytes == 0 || *memory != nullptr ? cudaSuccess : emulation::failed(cudaErrorMemoryAllocation);
+  return emulation::allocate(emulation::device_memory(), memory, bytes);
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
-  if (const cudaError_t code = emulation::allocation(bytes); code != cudaSuccess) return code;
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*memory, 0xff, bytes);
-  emulation::everything().pinned[static_cast<std::byte*>(*memory)] = bytes;
-  return cudaSuccess;
+  return emulation::allocate(emulation::pinned_memory(), memory, bytes);
 }
 // What waits or frees does so even where it reports an error, which on a device would be that of earlier work.
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
@@ -484,8 +481,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   return emulation::call();
 }
 cudaError_t cudaFreeHost(void* memory) {
-  emulation::everything().pinned.erase(static_cast<std::byte*>(memory));
-  std::free(memory);
+  emulation::pinned_memory().free(memory);
   return emulation::call();
 }
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,

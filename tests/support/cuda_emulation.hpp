@@ -94,7 +94,7 @@ bool host_can_read(const void* memory);
 /// Throws `std::logic_error` if one of the words points to host memory that the device cannot reach.
 void check_pointers(std::span<const std::uint64_t> words);
 
-inline constexpr std::size_t max_shared_bytes = 227 * 1024;  // of a block on an H100
+inline constexpr std::size_t max_shared_bytes = 227 * 1024;     // of a block on an H100
 alignas(1024) inline std::byte shared_bytes[max_shared_bytes];  // dynamic shared memory
 
 /// Fills the shared memory of a block, of which the launch has asked for `shared` bytes; what it did not ask for is not

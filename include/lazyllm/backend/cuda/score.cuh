@@ -183,8 +183,7 @@ struct PoolScore {
     const auto key = static_cast<int>(i - task.first);
     const int first = key > task.reach ? key - task.reach : 0;
     const int last = task.count - key > task.reach ? key + task.reach + 1 : task.count;
-    task.pooled[key] =
-        lazyllm::detail::highest_around(task.scores[key], task.scores + first, task.scores + last);
+    task.pooled[key] = lazyllm::detail::highest_around(task.scores[key], task.scores + first, task.scores + last);
   }
 };
 

@@ -111,7 +111,8 @@ inline void select_tokens(Context& context, std::span<const SelectionTask> tasks
   // A thread for about every fourth key: one block has to hide the latency of its own loads.
   const auto threads = static_cast<unsigned>(std::clamp<std::size_t>(
       std::bit_ceil(static_cast<std::size_t>(layout.max_keys) / 4), 32, detail::max_selecting_threads));
-  detail::launch(context, dim3(static_cast<unsigned>(tasks.size())), threads, detail::select_kept,
+  detail::launch(context, dim3(static_cast<unsigned>(tasks.size())), threads,
+                 detail::select_kept<detail::DeviceSelectionTask>,
                  detail::at<const detail::DeviceSelectionTask>(device, layout.tasks),
                  detail::at<detail::SelectionResult>(device, layout.results), detail::at<int>(device, layout.kept));
 

@@ -161,10 +161,12 @@ __device__ inline int write_kept(const DeviceSelectionTask& task, const Threshol
 
 inline constexpr int max_selecting_threads = 1024;
 
-/// Writes the result of each task, and the ascending indices of its kept keys.
-__global__ inline void __launch_bounds__(max_selecting_threads)
-    select_kept(const DeviceSelectionTask* tasks, SelectionResult* results, int* kept) {
-  const DeviceSelectionTask task = tasks[blockIdx.x];
+/// Writes the result of each task, and the ascending indices of its kept keys. A template because nvcc ignores `inline`
+/// of a kernel.
+template <class Task>
+__global__ void __launch_bounds__(max_selecting_threads)
+    select_kept(const Task* tasks, SelectionResult* results, int* kept) {
+  const Task task = tasks[blockIdx.x];
   SelectionResult& result = results[blockIdx.x];
   int bad = task.keys;
   std::uint32_t highest = 0;  // by its bits, which order magnitudes and which no option flushes to 0
