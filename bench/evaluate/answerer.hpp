@@ -141,7 +141,7 @@ class Answerer {
       answer.filled_bytes = std::max(answer.filled_bytes, filled + parked);
     };
     answer.text += generate_tokens(decoder, prompt, question.max_tokens, question.stop, &tokenizer_, draw, measure);
-    if constexpr (is_lazy) answer.computed_percent = decoder.sequence().computed_percent(std::ssize(prompt));
+    if constexpr (is_lazy) answer.computed_percent = 100 * lazyllm::computed_share(decoder.sequence().depths().first(prompt.size()), decoder.sequence().layers());
     return answer;
   }
 

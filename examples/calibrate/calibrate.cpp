@@ -134,7 +134,7 @@ class Program {
         .ideal_speedup = [&](const lazyllm::Preset& preset) { return dense / operations(preset); },
         .evaluate =
             [&](const lazyllm::Preset& preset, Index prompt) {
-              const std::string text = preset.schedule.text() + "  " + preset.score.text();
+              const std::string text = lazyllm::to_text(preset.schedule) + "  " + lazyllm::to_text(preset.score);
               const Outcome* const earlier = log.find(preset, prompt);
               if (earlier != nullptr) {
                 progress.advance(true, text);
@@ -187,7 +187,7 @@ class Program {
   static void describe(const NamedPreset& named) {
     const auto& [preset, ideal, agreement] = named.candidate;
     const std::string schedule = nlohmann::json(preset).at("schedule");
-    fmt::print("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule, preset.score.text(),
+    fmt::print("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule, lazyllm::to_text(preset.score),
                preset.protect_first, preset.protect_last);
     fmt::print("     loss {:.2f} % of {} after {}, first tokens equal {:.1f} %, KL {:.4f} nats\n", 100 * agreement.loss,
                counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"),

@@ -45,21 +45,21 @@ struct Shared {
     count(x.rows, linear);
   }
 
-  /// The last of the `rows` of each sequence, without gaps: a view where they lie like this, else copied to `buffer`.
-  RowsView<T> last_rows(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> rows, Buffer& buffer) {
-    const Index sequences = plan.sequences();
-    if (lie_together(plan)) return rows.subrows(rows.rows - sequences, sequences);
-    list_last_rows(plan);
-    const RowsView<T> last = take(context, buffer, sequences, rows.width);
+  /// The output rows of each sequence, without gaps: a view where they lie like this, else copied to `buffer`.
+  RowsView<T> output_rows(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> rows, Buffer& buffer) {
+    const Index outputs = output_count(plan);
+    if (lie_together(plan)) return rows.subrows(rows.rows - outputs, outputs);
+    list_output_rows(plan);
+    const RowsView<T> last = take(context, buffer, outputs, rows.width);
     copy_rows(context, RowsView<const T>(rows), std::span<const Index>(last_indices), last,
               std::span<const Index>(indices));
     return last;
   }
 
-  /// Copies what `last_rows` has copied back.
+  /// Copies what `output_rows` has copied back.
   void put_back(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> last, RowsView<T> rows) {
     if (lie_together(plan)) return;
-    list_last_rows(plan);
+    list_output_rows(plan);
     copy_rows(context, RowsView<const T>(last), std::span<const Index>(indices), rows,
               std::span<const Index>(last_indices));
   }
@@ -69,15 +69,22 @@ struct Shared {
     operations += 2.0 * static_cast<double>(rows) * static_cast<double>(linear.in() * linear.out());
   }
 
-  static bool lie_together(const lazyllm::LayerPlan& plan) {
-    return plan.sequences() == 1 || plan.rows() == plan.sequences();
+  static Index output_count(const lazyllm::LayerPlan& plan) {
+    return std::accumulate(plan.outputs().begin(), plan.outputs().end(), Index{0});
   }
 
-  void list_last_rows(const lazyllm::LayerPlan& plan) {
-    const auto ends = plan.row_indptr().subspan(1);
-    last_indices.assign(ends.begin(), ends.end());
-    for (Index& row : last_indices) --row;
-    indices.resize(ends.size());
+  static bool lie_together(const lazyllm::LayerPlan& plan) {
+    return plan.sequences() == 1 || plan.rows() == output_count(plan);
+  }
+
+  void list_output_rows(const lazyllm::LayerPlan& plan) {
+    last_indices.clear();
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const auto sequence = static_cast<std::size_t>(s);
+      const Index end = plan.row_indptr()[sequence + 1];
+      for (Index row = end - plan.outputs()[sequence]; row < end; ++row) last_indices.push_back(row);
+    }
+    indices.resize(last_indices.size());
     std::iota(indices.begin(), indices.end(), 0);
   }
 };
@@ -103,15 +110,15 @@ class AttentionBlock {
     shared_->apply(context, weights.key_value, normed, key_values);
     shared_->attention.store(context, plan, layer_, key_values);
 
-    const bool last = plan.last_rows_only();
-    const RowsView<T> inputs = last ? shared_->last_rows(context, plan, normed, shared_->last_normed) : normed;
+    const bool last = plan.outputs_only();
+    const RowsView<T> inputs = last ? shared_->output_rows(context, plan, normed, shared_->last_normed) : normed;
     queries_ = shared_->take(context, shared_->queries, inputs.rows, query_width);
     shared_->apply(context, weights.query, inputs, queries_);
     const RowsView<T> mixed = shared_->take(context, shared_->mixed, inputs.rows, query_width);
     shared_->attention.attend(context, plan, layer_, queries_, mixed);
     count_attention(plan, query_width);
     if (last) {
-      const RowsView<T> outputs = shared_->last_rows(context, plan, hidden, shared_->last_hidden);
+      const RowsView<T> outputs = shared_->output_rows(context, plan, hidden, shared_->last_hidden);
       shared_->accumulate(context, weights.output, mixed, outputs);
       shared_->put_back(context, plan, outputs, hidden);
     } else {
@@ -124,15 +131,15 @@ class AttentionBlock {
     return {queries_.data, queries_.stride, config.head_dim, config.heads, config.head_dim, attention_scale(config)};
   }
 
-  auto keys(const lazyllm::LayerPlan&, Index s) const { return shared_->attention.keys(s, layer_); }
+  auto key_view(const lazyllm::LayerPlan&, Index s) const { return shared_->attention.key_view(s, layer_); }
 
  private:
   void count_attention(const lazyllm::LayerPlan& plan, Index query_width) {
     double visible = 0;
-    if (plan.last_rows_only()) {
-      visible = static_cast<double>(std::ssize(plan.keys()));
-    } else {
-      for (const Position limit : plan.key_limits()) visible += limit;
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const lazyllm::SequencePlan part = plan.sequence(s);
+      const Index rows = plan.outputs_only() ? part.outputs : std::ssize(part.positions);
+      for (const Position limit : part.key_limits.last(static_cast<std::size_t>(rows))) visible += limit;
     }
     shared_->operations += 4 * visible * static_cast<double>(query_width);
   }

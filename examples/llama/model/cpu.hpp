@@ -57,14 +57,15 @@ class CpuAttention {
   }
 
   /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan or,
-  /// where `plan.last_rows_only()`, for each sequence.
+  /// where `plan.outputs_only()`, for each output row.
   void attend(lazyllm::cpu::Context& context, const lazyllm::LayerPlan& plan, Index layer, RowsView<T> queries,
               RowsView<T> mixed) {
-    for (Index s = 0; s < plan.sequences(); ++s) {
+    Index first = 0;
+    for (Index s = 0, rows = 0; s < plan.sequences(); ++s, first += rows) {
       const lazyllm::SequencePlan part = plan.sequence(s);
       auto& cache = caches_[static_cast<std::size_t>(s)];
-      const Index rows = plan.last_rows_only() ? 1 : std::ssize(part.positions);
-      const Index first = plan.last_rows_only() ? s : part.first_row;
+      rows = plan.outputs_only() ? part.outputs : std::ssize(part.positions);
+      if (rows == 0) continue;
       const RowsView<T> own = queries.subrows(first, rows);
       rotate(own, part.positions.last(static_cast<std::size_t>(rows)), rotary_, context.threads());
       attention<T>(shape_, own,
@@ -74,8 +75,8 @@ class CpuAttention {
     }
   }
 
-  lazyllm::ContiguousKeys<T> keys(Index s, Index layer) const {
-    return caches_[static_cast<std::size_t>(s)].keys(layer);
+  lazyllm::ContiguousKeys<T> key_view(Index s, Index layer) const {
+    return caches_[static_cast<std::size_t>(s)].key_view(layer);
   }
 
   /// Of all caches.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <span>
 #include <utility>
 #include <vector>
@@ -107,8 +108,8 @@ class DenseDecoder : public DecoderState<T, Device> {
       const lazyllm::LayerPlan plan = plan_.layer(layer, config.layers);
       this->observe(plan);
       AttentionBlock<T, Device>{&this->shared_, layer}.attend(this->context_, plan, hidden);
-      if (plan.last_rows_only())
-        rest = this->shared_.last_rows(this->context_, plan, hidden, this->shared_.last_hidden);
+      if (plan.outputs_only())
+        rest = this->shared_.output_rows(this->context_, plan, hidden, this->shared_.last_hidden);
       FeedForwardBlock<T, Device>{&this->shared_, layer}.feed_forward(this->context_, rest);
     }
     const RowsView<const float> logits = this->logits(rest);
@@ -123,8 +124,8 @@ class DenseDecoder : public DecoderState<T, Device> {
 
  private:
   std::vector<Index> lengths_;
-  std::vector<lazyllm::PlanBuffers::Extent> extents_;
-  lazyllm::PlanBuffers plan_;
+  std::vector<lazyllm::PlanBuilder::Extent> extents_;
+  lazyllm::PlanBuilder plan_;
   typename Device::Context::template Buffer<T> hidden_;
 };
 
@@ -155,11 +156,11 @@ class LazyDecoder : public DecoderState<T, Device> {
     }
   }
 
-  /// As `DenseDecoder::step`, but without device memory a sequence goes back further than to its length before the
-  /// step where tokens of its history had been revived already: feed it again from `length()` on.
+  /// As `DenseDecoder::step`.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
-  /// As `DenseDecoder::step_all`.
+  /// As `DenseDecoder::step_all`. What fails one sequence, such as a score that is not a finite number, is thrown once
+  /// the others have finished the step.
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
@@ -174,9 +175,10 @@ class LazyDecoder : public DecoderState<T, Device> {
         this->observe(step_.plan());
         layer.forward(this->context_, step_);
       }
-      logits = this->logits(step_.hidden());
+      if (step_.hidden().rows == this->room_.sequences) logits = this->logits(step_.hidden());
     });
-    step_.end();
+    const lazyllm::StepOutput<T> output = step_.end();
+    if (!output.failures.empty()) std::rethrow_exception(output.failures.front().error);
     return logits;
   }
 

@@ -45,7 +45,7 @@ class HeldDecoder final : public AnyDecoder {
 
   double computed_percent([[maybe_unused]] Index tokens, [[maybe_unused]] Index s) const override {
     if constexpr (is_lazy) {
-      return decoder_.sequence(s).computed_percent(tokens);
+      return 100 * lazyllm::computed_share(depths(s).first(static_cast<std::size_t>(tokens)), decoder_.sequence(s).layers());
     } else {
       return 100;
     }

@@ -38,7 +38,7 @@ class KvCache {
   T* value(Index layer, Position position, Index head) { return values_.get() + offset(layer, position, head); }
 
   /// The keys of a layer as the library's scoring reads them.
-  lazyllm::ContiguousKeys<T> keys(Index layer) const {
+  lazyllm::ContiguousKeys<T> key_view(Index layer) const {
     return {keys_.get() + layer * layer_size_, head_dim_, capacity_ * head_dim_, kv_heads_};
   }
 

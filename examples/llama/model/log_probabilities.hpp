@@ -27,7 +27,7 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens toke
   check_length(config, count);
   lazyllm::cpu::Context context(threads);
   Shared<T> shared(context, model, count);
-  lazyllm::PlanBuffers plan;
+  lazyllm::PlanBuilder plan;
   plan.start(0, count);
   lazyllm::cpu::Context::Buffer<T> buffer;
   const RowsView<T> hidden = shared.take(context, buffer, count, config.hidden_size);

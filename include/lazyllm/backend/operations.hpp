@@ -26,6 +26,14 @@ struct RowCopy {
   std::span<const Index> to;
 };
 
+/// Copies row `from[i]` of `source` to row `to[i]` of `target` for every i, on any backend.
+template <class Context, class T>
+void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
+               std::span<const Index> to) {
+  const RowCopy<T> copy{source, from, target, to};
+  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+}
+
 /// The scores of one sequence: attention probabilities of some rows, mean over the query heads, reduced over the rows.
 template <class Keys>
 struct ScoreTask {

@@ -75,6 +75,12 @@ class Transition {
     next_.finish_sequence(part.tokens, outputs);
   }
 
+  /// Appends a sequence whose rows are all parked, and which has no keys.
+  void park_all(RunningSequence<Aux>& running, const SequencePlan& part) {
+    add(
+        running, part, 0, [](Index) { return Position{}; }, 0);
+  }
+
   /// Appends a sequence that has left the step: its rows are lost.
   void leave_out(const SequencePlan& part) { next_.finish_sequence(part.tokens, 0); }
 

@@ -123,14 +123,26 @@ inline constexpr std::array<NamedPolicy, 3> named_policies = {{
      [](Schedule schedule) { return AnyPolicy(StaticPruning(std::move(schedule))); }},
 }};
 
-/// Reads a schedule with the prefix of a named policy, or `paper` for `PaperPolicy`. Throws `invalid_argument` on
-/// anything else.
-inline AnyPolicy parse_policy(std::string_view text) {
+/// Reads a schedule for a model of `layers` layers with the prefix of a named policy, or `paper` for `PaperPolicy`.
+/// Throws `invalid_argument` on anything else, and for a layer that the model does not have.
+inline AnyPolicy parse_policy(std::string_view text, Index layers) {
   if (text == "paper") return PaperPolicy();
-  for (auto policy = named_policies.rbegin(); policy != named_policies.rend(); ++policy) {
-    if (text.starts_with(policy->prefix)) return policy->make(parse_schedule(text.substr(policy->prefix.size())));
+  const std::size_t at = text.find('@');
+  const std::string_view prefix = at == std::string_view::npos ? "" : text.substr(0, at + 1);
+  std::string known;
+  for (const NamedPolicy& policy : named_policies) {
+    if (policy.prefix != prefix) {
+      if (!policy.prefix.empty()) known.append(known.empty() ? "" : ", ").append(policy.prefix);
+      continue;
+    }
+    Schedule schedule = parse_schedule(text.substr(prefix.size()));
+    schedule.check(layers);
+    if (!prefix.empty() && schedule.points().empty()) {
+      detail::fail("schedule '", text, "': '", prefix, "' needs a list of LAYER:KEEP, not dense");
+    }
+    return policy.make(std::move(schedule));
   }
-  return {};  // not reached: the first prefix is empty
+  detail::fail("schedule '", text, "': '", prefix, "' is not one of ", known);
 }
 
 }  // namespace lazyllm

@@ -26,7 +26,7 @@ std::vector<TokenId> made_up_prompt(int length) {
 }
 
 lazyllm::Preset preset(const char* schedule, const char* score, Index protect_first, Index protect_last) {
-  return {lazyllm::Schedule::parse(schedule), lazyllm::AttentionScore::parse(score), protect_first, protect_last};
+  return {lazyllm::parse_schedule(schedule), lazyllm::parse_score(score), protect_first, protect_last};
 }
 
 std::vector<long double> softmax(std::span<const float> logits) {

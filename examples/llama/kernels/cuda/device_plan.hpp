@@ -81,14 +81,14 @@ class DevicePlan {
 
   /// Enqueues copies of what has changed since the last call. `caches` are the sequences' in the order of the plan;
   /// `plan` and `caches` may be changed at once. The page tables that the views point to are read by the kernels, so
-  /// they must be there when these run. Where `plan.last_rows_only()`, the queries of the attention are the last row of
-  /// each sequence, row s that of sequence s. Throws `std::invalid_argument` if the plan has not one cache for each
+  /// they must be there when these run. Where `plan.outputs_only()`, the queries of the attention are the
+  /// output rows, one sequence after the other. Throws `std::invalid_argument` if the plan has not one cache for each
   /// sequence, a cache is too small or has an impossible layout; `cuda_error` if there is no memory.
   void update(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches);
 
   const AttentionShape& shape() const { return shape_; }
   Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
-  Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the sequences
+  Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the output rows
   Index tokens() const { return tokens_; }                                ///< of the longest sequence
   bool aligned() const { return aligned_; }  ///< whether all heads of the caches lie at multiples of 16 bytes
 
@@ -118,9 +118,9 @@ class DevicePlan {
   /// What is on the device, to see whether a plan differs.
   struct Lists {
     std::vector<Position> positions, keys, key_limits;
-    std::vector<Index> row_indptr, key_indptr;
+    std::vector<Index> row_indptr, key_indptr, outputs;
     std::vector<KvView<T>> caches;
-    bool last_rows_only = false;
+    bool outputs_only = false;
   };
 
   void check(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;

@@ -86,7 +86,7 @@ struct CacheKeys {
   using value_type = T;
 
   lazyllm::PagedKeys<T> pages;  ///< without a page table: all in one piece
-  Index heads = 0;
+  Index kv_heads = 0;
 
   LAZYLLM_HOST_DEVICE constexpr const T* key(Position position, Index head) const {
     if (pages.page_table != nullptr) return pages.key(position, head);
@@ -152,14 +152,14 @@ class CudaAttention {
   }
 
   /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan of the
-  /// last `store` or, where `plan.last_rows_only()`, for each sequence.
+  /// last `store` or, where `plan.outputs_only()`, for each output row.
   void attend(lazyllm::cuda::Context& context, const lazyllm::LayerPlan&, Index layer, RowsView<T> queries,
               RowsView<T> mixed) {
     rotate(context, plan_, rotary_, queries);
     attention(context, plan_, layer, RowsView<const T>(queries), mixed);
   }
 
-  CacheKeys<T> keys(Index s, Index layer) const {
+  CacheKeys<T> key_view(Index s, Index layer) const {
     const Index heads = plan_.shape().kv_heads;
     return {caches_[static_cast<std::size_t>(s)].paged_keys(layer, heads), heads};
   }

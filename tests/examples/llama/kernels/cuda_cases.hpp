@@ -246,8 +246,8 @@ struct TestSequence {
   Index tokens() const { return keys.back() + 1; }
 };
 
-inline lazyllm::PlanBuffers plan_of(const std::vector<TestSequence>& sequences) {
-  lazyllm::PlanBuffers plan;
+inline lazyllm::PlanBuilder plan_of(const std::vector<TestSequence>& sequences) {
+  lazyllm::PlanBuilder plan;
   for (const TestSequence& sequence : sequences) {
     for (const Position row : sequence.rows) plan.append_row(row);
     for (const Position key : sequence.keys) plan.append_key(key);
@@ -365,7 +365,7 @@ std::vector<double> reference_attention(const lazyllm::LayerPlan& plan, const At
   for (Index s = 0; s < plan.sequences(); ++s) {
     const lazyllm::SequencePlan part = plan.sequence(s);
     auto& cache = caches[static_cast<std::size_t>(s)];
-    for (std::size_t row = plan.last_rows_only() ? part.positions.size() - 1 : 0; row < part.positions.size(); ++row) {
+    for (std::size_t row = plan.outputs_only() ? part.positions.size() - 1 : 0; row < part.positions.size(); ++row) {
       for (Index head = 0; head < shape.heads; ++head) {
         const Positions visible = part.keys.first(static_cast<std::size_t>(part.key_limits[row]));
         std::vector<double> weights;
@@ -398,7 +398,7 @@ struct AttentionCase {
   AttentionShape shape;
   std::vector<TestSequence> sequences;
   Index page_size = 0;
-  bool last_rows_only = false;
+  bool outputs_only = false;
   float size = 2;  // of Q and K
   bool aligned = true;
 };
@@ -433,11 +433,11 @@ std::vector<T> check_attention(const AttentionCase& test) {
     caches[s].upload(context);
   }
   auto lists = plan_of(test.sequences);
-  const lazyllm::LayerPlan layer_plan = test.last_rows_only ? lists.layer(1, 2) : lists.layer(1, 3);
+  const lazyllm::LayerPlan layer_plan = test.outputs_only ? lists.layer(1, 2) : lists.layer(1, 3);
   DevicePlan<T> plan(shape);
   plan.update(context, layer_plan, views_of(caches));
   const Index rows = plan.query_rows();
-  CHECK(rows == (test.last_rows_only ? layer_plan.sequences() : layer_plan.rows()));
+  CHECK(rows == (test.outputs_only ? layer_plan.sequences() : layer_plan.rows()));
   const Index width = shape.heads * shape.head_dim;
   const Index stride = test.aligned ? width + 8 : width + 1;
   const auto queries = random_values<T>(rows * width, 3, test.size);
@@ -514,8 +514,8 @@ void batch_cases() {
                                         {range(0, 40), {0, 39}},
                                         {some_positions(150, 60, 2), some_positions(150, 60, 2)}};
   for (const Index page_size : {0, 8}) {
-    for (const bool last_rows_only : {false, true}) {
-      const auto together = check_attention<T>({{2, 1, 32}, batch, page_size, last_rows_only});
+    for (const bool outputs_only : {false, true}) {
+      const auto together = check_attention<T>({{2, 1, 32}, batch, page_size, outputs_only});
       CHECK(!together.empty());
     }
   }

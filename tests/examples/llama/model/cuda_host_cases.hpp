@@ -185,8 +185,8 @@ inline void check_runs_in_16_bits() {
   // Scores in 16 bits differ from host to host, drawn tokens do not; they change from step to step, so that some are
   // revived.
   const Pruner pruner(lazyllm::AnyPolicy([](const lazyllm::PrunePoint& point) {
-    return lazyllm::Selection{.kind = lazyllm::Selection::Kind::count,
-                              .count = point.active * 3 / 5,
+    return lazyllm::Selection{.kind = lazyllm::Selection::Kind::top_k,
+                              .count = point.active_tokens * 3 / 5,
                               .random_seed = static_cast<std::uint64_t>(point.tokens)};
   }));
   std::mt19937 random(9);
