@@ -23,7 +23,7 @@ CUDA_REFERENCES = {"plain": "CUB alone", "memory": "same bytes"}
 GROUPS = [
     ("Rows gathered and scattered", ("gather", "scatter", "merge")),
     ("Scores", ("score",)),
-    ("Selection", ("select_count", "select_mass")),
+    ("Selection", ("select_top_k", "select_top_p")),
     ("Pooling", ("pool",)),
     ("Aux Cache", ("park", "revive")),
     ("A step whose blocks do nothing", ("prefill", "decode")),
