@@ -36,6 +36,17 @@ LAZYLLM_HOST_DEVICE inline float higher(float a, float b) {
   return __builtin_bit_cast(float, a_bits < b_bits ? b_bits : a_bits);
 }
 
+/// The highest of the finite scores [first, last), at least `score`, which stays what it is if it is not finite.
+LAZYLLM_HOST_DEVICE inline float highest_around(float score, const float* first, const float* last) {
+  if (!is_finite(score)) return score;
+  std::uint32_t highest = sort_key(score);
+  for (; first < last; ++first) {
+    const std::uint32_t key = is_finite(*first) ? sort_key(*first) : 0;
+    highest = key > highest ? key : highest;
+  }
+  return score_of(highest);
+}
+
 /// Scores as whole numbers of a unit so small that nothing of weight is lost: their sums are the same in any order.
 class ScoreUnits {
  public:
