@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=${1:?usage: fresh_debian.sh RELEASE [COMMAND]}
-seconds=1800  # longest run
+seconds=900  # longest run
 
 first_command=$(grep -m1 -E '^ *bash ' README.md)
 command=${2:-"{ $first_command
@@ -27,7 +27,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/lazyllm
 root=$cache/debian-$release
 mkdir -p "$cache/packages-$release"
 exec 9>"$root.lock"
-flock 9
+flock 9  # one run at a time uses the folder
 remove_root() { rm -rf --one-file-system "$root"; }
 trap remove_root EXIT
 trap 'exit 1' INT TERM
@@ -49,13 +49,17 @@ mkdir "$root"
 tar -C "$root" -xzf "$root.tar.gz"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 git bundle create -q "$root/root/lazyllm.bundle" HEAD
-printf '%s\n' "set -euo pipefail" "cd" "git clone -q -c advice.detachedHead=false lazyllm.bundle lazyllm 2>/dev/null" \
-  "cd lazyllm" "$command" >"$root/root/command"
+cat >"$root/command" <<END
+set -euo pipefail
+cd
+git -c init.defaultBranch=main -c advice.detachedHead=false clone -q lazyllm.bundle lazyllm
+cd lazyllm
+$command
+END
 
-# shellcheck disable=SC2016  # expanded inside
 timeout --signal=KILL "$seconds" unshare --mount --pid --fork --kill-child bash -ec '
   mount --rbind /dev "$1/dev"
   mount -t proc proc "$1/proc"
   mount --bind "$2" "$1/var/cache/apt/archives"
   exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    chroot "$1" bash /root/command' bash "$root" "$cache/packages-$release" </dev/null
+    chroot "$1" bash /command' bash "$root" "$cache/packages-$release" </dev/null
