@@ -11,7 +11,7 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef __AVX512F__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
@@ -80,8 +80,18 @@ inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
 struct FloatProducts {
   using Stored = float;
   static constexpr Index depth = 1;
-  static Vector add(float a, Vector b, Vector sum) { return a * b + sum; }
-  static Vector add(Vector a, Vector b, Vector sum) { return a * b + sum; }
+  static Vector add(float a, Vector b, Vector sum) { return add(a - Vector{}, b, sum); }
+  /// Fused explicitly: left to itself, gcc 14 for Zen 5 fuses in some loops and not in others, and the bits of a row
+  /// would depend on the rows beside it.
+  static Vector add(Vector a, Vector b, Vector sum) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, sum);
+#elif defined(__AVX__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, sum);
+#else
+    return a * b + sum;
+#endif
+  }
   static float load(const float* at) { return *at; }
   template <class T>
   static Vector load(const T* from, Index count) {
@@ -467,7 +477,9 @@ class Chunks {
             const Index at = offsets[static_cast<std::size_t>(i)] + first;
             for (int c = 0; c < Columns; ++c) {
               const Vector floats = load_floats(values + at + c * lanes, head_dim - first - c * lanes);
-              for (int q = 0; q < Height; ++q) sum[q][c] += scores[q * chunk_keys + i] * floats;
+              for (int q = 0; q < Height; ++q) {
+                sum[q][c] = FloatProducts::add(scores[q * chunk_keys + i], floats, sum[q][c]);
+              }
             }
           }
           for (int q = 0; q < Height; ++q) {

@@ -1,7 +1,5 @@
 """Tests of the GPU benchmarks' scripts: tables of made-up results, and run.sh with stand-ins for the tools and the GPU."""
 
-import contextlib
-import io
 import itertools
 import json
 import os

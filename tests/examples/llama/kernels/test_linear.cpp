@@ -49,7 +49,7 @@ void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs,
   for (const auto& weight : weights) weight_tensors.push_back(tensor_of(weight));
   for (const auto& bias : biases) {
     bias_tensors.push_back(tensor_of(bias));
-    bias_tensors.back().shape = {bias.width};
+    bias_tensors.back().shape.assign(1, bias.width);
   }
   const Linear<T> linear(weight_tensors, bias_tensors, 2, library);
   CHECK(linear.in() == in);

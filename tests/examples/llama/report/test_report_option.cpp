@@ -104,6 +104,6 @@ TEST_CASE("stories260K: --report has the prompt's and the answer's words") {
     if (!text.is_null()) words[t < prompt_tokens ? 0 : 1] += text.get<std::string>();
   }
   CHECK(words[0] == prompt);
-  CHECK(words[1] == data.at("figures").at("text"));
+  CHECK(words[1] == data.at("figures").at("text").get<std::string>());
   CHECK(!words[1].empty());
 }
