@@ -33,26 +33,26 @@ namespace lazyllm {
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 class Step {
  public:
-  using aux_type = typename Sequence::aux_type;
-  using context_type = typename Sequence::context_type;
-  using value_type = typename Sequence::value_type;
-  using Entry = StepEntry<Sequence, Pruner>;
+  using aux_type = typename Sequence::aux_type;          ///< where rows are parked
+  using context_type = typename Sequence::context_type;  ///< the backend's
+  using value_type = typename Sequence::value_type;      ///< of the hidden states
+  using Entry = StepEntry<Sequence, Pruner>;             ///< what one sequence contributes
 
   /// The largest step to make room for.
   struct Capacity {
-    Index sequences = 1;
-    Index tokens = 0;  ///< of all sequences together, history included
-    Index rows = 0;    ///< of the running batch: new tokens and tokens that may be revived
-    Index layers = 0;
-    Index hidden_size = 0;
+    Index sequences = 1;    ///< of the batch
+    Index tokens = 0;       ///< of all sequences together, history included
+    Index rows = 0;         ///< of the running batch: new tokens and tokens that may be revived
+    Index layers = 0;       ///< of the model
+    Index hidden_size = 0;  ///< elements of a row
   };
 
   /// Layers that share one plan: an engine can run them as one graph. If `rows_change`, the rows change between the
   /// attention and the feed-forward of the last of them.
   struct Segment {
-    Index first = 0;
-    Index last = 0;
-    bool rows_change = false;
+    Index first = 0;           ///< the layer to run now
+    Index last = 0;            ///< the last layer with this plan
+    bool rows_change = false;  ///< after the attention of the last one
   };
 
   /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with

@@ -19,10 +19,10 @@ namespace lazyllm {
 /// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
 template <class Sequence, class Pruner>
 struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_rows`
 
-  Sequence* sequence = nullptr;
-  const Pruner* pruner = nullptr;
+  Sequence* sequence = nullptr;    ///< in no other entry or running step
+  const Pruner* pruner = nullptr;  ///< the same type for all entries
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;

@@ -108,9 +108,9 @@ inline std::string to_text(const AttentionScore& score) {
 
 /// A policy by name: what programs read, show in their help and test.
 struct NamedPolicy {
-  std::string_view prefix;   ///< before the schedule
-  std::string_view meaning;  ///< of the schedule's numbers
-  AnyPolicy (*make)(Schedule);
+  std::string_view prefix;      ///< before the schedule
+  std::string_view meaning;     ///< of the schedule's numbers
+  AnyPolicy (*make)(Schedule);  ///< the policy with a schedule
 };
 
 /// All policies that have a schedule.
