@@ -12,6 +12,7 @@
 #include "examples/calibrate/prompts.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/program/pruning_options.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
 #include "tests/examples/llama/process.hpp"
 #include "tests/examples/llama/toy_model.hpp"
 
