@@ -599,6 +599,7 @@ void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index la
   for (Index s = 0; s < plan.sequences(); ++s) {
     const auto own = plan.queries(s);
     const Index rows = std::ssize(own.positions);
+    if (rows == 0) continue;
     const KvView<T>& cache = plan.cache(s);
     const Index at = layer * cache.layer_stride;
     attention<T>(context, shape, {cache.keys + at, cache.values + at, cache.position_stride, cache.head_stride},
