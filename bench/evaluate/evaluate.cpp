@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 #include "bench/evaluate/summary.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
-#include "examples/llama/model/cpu.hpp"
+#include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"
@@ -63,8 +64,9 @@ Json settings(const Options& options, const MethodOptions& method, Index context
     json["compressor_fingerprint"] = model_fingerprint(method.compressor);
   }
   json.update({{"context", context},
-               {"dtype", options.model.dtype},
-               {"threads", options.model.threads},
+               {"device", options.model.placement.device},
+               {"dtype", options.model.placement.dtype},
+               {"threads", options.model.placement.threads},
                {"speed_items", options.speed_items},
                {"repeats", options.repeats}});
   return json;
@@ -72,11 +74,10 @@ Json settings(const Options& options, const MethodOptions& method, Index context
 
 void print(const BadLine& line) { fmt::print(stderr, "{}: {}\n", line.place, line.reason); }
 
-/// The model of `--compressor`, if there is one of its own.
-template <class T>
-std::optional<Model<T>> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
-                                        int threads) {
-  if (method.method != Method::compress || method.compressor.empty()) return std::nullopt;
+/// The model of `--compressor`, or null if it has none of its own.
+std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
+                                          const Placement& placement) {
+  if (method.method != Method::compress || method.compressor.empty()) return nullptr;
   const Checkpoint checkpoint(method.compressor);
   if (checkpoint.config().vocab != config.vocab) {
     fail("the compressor ", method.compressor, " has a vocabulary of ", checkpoint.config().vocab,
@@ -86,17 +87,17 @@ std::optional<Model<T>> load_compressor(const MethodOptions& method, const Model
     fail("the compressor ", method.compressor, " has a context of ", longest,
          " tokens: --context must not be above it, and is ", context);
   }
-  return std::optional<Model<T>>(std::in_place, checkpoint, threads);
+  return open_model(checkpoint.config(), weights_of(checkpoint), placement);
 }
 
 /// Evaluates the items one after the other. Those that fail become bad lines.
-template <class T>
 std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
                                        Data& data, ResultLog* log) {
-  const Model<T> model(checkpoint, options.model.threads);
-  const auto compressor = load_compressor<T>(method, model.config(), context, options.model.threads);
-  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.model.threads);
+  const Placement& placement = options.model.placement;
+  const auto model = open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  const auto compressor = load_compressor(method, model->config(), context, placement);
+  Evaluator evaluator(method, *model, compressor ? *compressor : *model, tokenizer, context);
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
   ProgressBar progress(std::ssize(data.items));
@@ -137,9 +138,8 @@ void evaluate(Options options) {
   std::optional<ResultLog> log;
   if (!options.partial().empty()) log.emplace(options.partial(), settings);
 
-  const auto run = options.model.dtype == "f32" ? evaluate_items<float> : evaluate_items<Eigen::bfloat16>;
   const std::vector<ItemResult> results =
-      run(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
+      evaluate_items(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
   if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));

@@ -12,23 +12,24 @@
 #include "bench/evaluate/result.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "examples/llama/program/counted.hpp"
+#include "examples/llama/program/cut_middle.hpp"
+#include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/model_options.hpp"
 
 namespace llama {
 
 /// Asks a model one item after the other with one method, and scores and measures the answers.
-template <class T>
 class Evaluator {
  public:
   /// `options` are resolved ones; prompts are cut in the middle so that prompt and answer fit `context` tokens. Models
   /// and tokenizer are the caller's; `compressor` may be `model`.
-  Evaluator(const MethodOptions& options, const Model<T>& model, const Model<T>& compressor, const Tokenizer& tokenizer,
-            Index context, int threads)
+  Evaluator(const MethodOptions& options, const AnyModel& model, const AnyModel& compressor, const Tokenizer& tokenizer,
+            Index context)
       : options_(options),
         model_(model),
         tokenizer_(tokenizer),
         context_(context),
-        answerer_(options, model, compressor, tokenizer, threads),
+        answerer_(options, model, compressor, tokenizer),
         stop_(stop_tokens(model.config(), &tokenizer)) {}
 
   /// `repeats` turns of dense and the method are timed; 0: none.
@@ -53,14 +54,16 @@ class Evaluator {
       prefill.max_tokens = 1;
       answerer_.dense(prefill);
     }
-    for (Index repeat = 0; repeat < repeats; ++repeat) {
-      const Answer dense = answerer_.dense(question);
-      const Answer answer = options_.method == Method::dense ? dense : answerer_.answer(question, seed(0));
-      const std::size_t common = std::min(dense.step_ms.size(), answer.step_ms.size());
-      result.timing.dense_ttft_ms.push_back(dense.ms(1));
-      result.timing.ttft_ms.push_back(answer.ms(1));
-      result.timing.dense_total_ms.push_back(dense.ms(common));
-      result.timing.total_ms.push_back(answer.ms(common));
+    const auto [dense, other] = interleaved(
+        repeats, [&] { return answerer_.dense(question); },
+        [&] { return options_.method == Method::dense ? Answer() : answerer_.answer(question, seed(0)); });
+    const std::vector<Answer>& answers = options_.method == Method::dense ? dense : other;
+    for (std::size_t i = 0; i < dense.size(); ++i) {
+      const std::size_t common = std::min(dense[i].step_ms.size(), answers[i].step_ms.size());
+      result.timing.dense_ttft_ms.push_back(dense[i].ms(1));
+      result.timing.ttft_ms.push_back(answers[i].ms(1));
+      result.timing.dense_total_ms.push_back(dense[i].ms(common));
+      result.timing.total_ms.push_back(answers[i].ms(common));
     }
     return result;
   }
@@ -84,7 +87,7 @@ class Evaluator {
   RunResult describe(const Item& item, const Question& question, const Answer& answer) const {
     const auto tokens = std::ssize(answer.step_ms);
     // The last token generated has not been run.
-    const auto dense_bytes = static_cast<double>(answerer_.kv_bytes(std::ssize(question.tokens) + tokens - 1));
+    const auto dense_bytes = static_cast<double>(model_.kv_bytes(std::ssize(question.tokens) + tokens - 1));
     return {answer.text,
             score(item.dataset, answer.text, item.answers, item.all_classes),
             tokens,
@@ -97,10 +100,10 @@ class Evaluator {
   }
 
   MethodOptions options_;
-  const Model<T>& model_;
+  const AnyModel& model_;
   const Tokenizer& tokenizer_;
   Index context_;
-  Answerer<T> answerer_;
+  Answerer answerer_;
   std::vector<TokenId> stop_;
 };
 

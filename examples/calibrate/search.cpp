@@ -59,7 +59,7 @@ std::vector<lazyllm::AttentionScore> all_scores() {
   std::vector<lazyllm::AttentionScore> scores;
   for (const char* options : {"+layers+pool:5", "+pool:5", "+layers", "", "+pool:9", "+layers+pool:9"}) {
     for (const char* queries : {"max:16", "last", "mean:16", "max:32", "mean:32"}) {
-      scores.push_back(lazyllm::AttentionScore::parse(std::string(queries) + options));
+      scores.push_back(lazyllm::parse_score(std::string(queries) + options));
     }
   }
   return scores;
@@ -315,9 +315,9 @@ class Search {
     for (const Index head : heads) {
       if (head != shape.protect_first) add([&](Shape& variant) { variant.protect_first = head; });
     }
-    std::set<std::string> scores = {shape.score.text()};
+    std::set<std::string> scores = {lazyllm::to_text(shape.score)};
     for (const Shape& finalist : finalists) {
-      if (scores.insert(finalist.score.text()).second) add([&](Shape& variant) { variant.score = finalist.score; });
+      if (scores.insert(lazyllm::to_text(finalist.score)).second) add([&](Shape& variant) { variant.score = finalist.score; });
     }
     return result;
   }

@@ -16,21 +16,29 @@ std::string names_in(const nlohmann::json& presets) {
   return names.empty() ? "none" : names;
 }
 
+/// What may stand in front of a list, for the help.
+std::string prefixes() {
+  std::string text;
+  for (const lazyllm::NamedPolicy& policy : lazyllm::named_policies) {
+    if (policy.prefix.empty()) continue;
+    text += (text.empty() ? "in front of a list, KEEP means with " : ", with ") + std::string(policy.prefix) + " the " +
+            std::string(policy.meaning);
+  }
+  return text + "; ";
+}
+
 }  // namespace
 
 void add_pruning_options(CLI::App& app, PruningOptions& options) {
   app.add_option(
          "--schedule", options.schedule,
-         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the share KEEP, above 0 and at most 1, of the "
-         "tokens, e.g. 9:0.7,19:0.7,28:0.7); in front of a list, mass@ keeps the share KEEP of the attention, static@ "
-         "prunes once and revives "
-         "nothing; or @FILE or @FILE#NAME: a preset that lazyllm-calibrate "
-         "wrote, which sets the three options below where they are not given")
+         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the "
+         "tokens, e.g. 9:0.7,19:0.7,28:0.7); " +
+             prefixes() +
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote, which sets the four options below where "
+             "they are not given")
       ->capture_default_str();
-  app.add_option("--score", options.score,
-                 "last, or mean:N or max:N over the last N tokens; then any of +layers (add up over layers) and "
-                 "+pool:W (highest of W neighbours, W odd)")
-      ->default_str("last");
+  app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
   app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
       ->check(at_least(0))
       ->type_name("N")
@@ -39,6 +47,11 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
       ->check(at_least(1))
       ->type_name("N")
       ->default_str("1");
+  app.add_option("--max-revived", options.max_revived,
+                 "revive at most N tokens at each pruning layer of a step, the highest-scored ones")
+      ->check(at_least(0))
+      ->type_name("N")
+      ->default_str("all");
 }
 
 PruningOptions resolved(PruningOptions options, Index layers) {
@@ -47,33 +60,22 @@ PruningOptions resolved(PruningOptions options, Index layers) {
     preset = read_preset(options.schedule.substr(1), layers);
     options.schedule = nlohmann::json(preset).at("schedule");
   }
-  options.score = options.score.value_or(preset.score.text());
+  options.score = options.score.value_or(lazyllm::to_text(preset.score));
   options.protect_first = options.protect_first.value_or(preset.protect_first);
   options.protect_last = options.protect_last.value_or(preset.protect_last);
+  if (!options.max_revived && preset.max_revived != lazyllm::Selection::unlimited) {
+    options.max_revived = preset.max_revived;
+  }
   return options;
 }
 
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
   const PruningOptions all = resolved(options, layers);
   lazyllm::AnyPolicy policy =
-      lazyllm::ProtectLast<lazyllm::AnyPolicy>{parse_policy(all.schedule, layers), *all.protect_last};
+      lazyllm::ProtectLast<lazyllm::AnyPolicy>{lazyllm::parse_policy(all.schedule, layers), *all.protect_last};
   policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{std::move(policy), *all.protect_first};
-  return lazyllm::TokenPruner<lazyllm::AnyPolicy>(std::move(policy), lazyllm::AttentionScore::parse(*all.score));
-}
-
-lazyllm::AnyPolicy parse_policy(std::string_view text, Index layers) {
-  if (text == "paper") return lazyllm::PaperPolicy();
-  const std::size_t at = text.find('@');
-  const std::string_view kind = at == std::string_view::npos ? "" : text.substr(0, at);
-  lazyllm::Schedule schedule = lazyllm::Schedule::parse(at == std::string_view::npos ? text : text.substr(at + 1));
-  schedule.check(layers);
-  if (at != std::string_view::npos && schedule.points().empty()) {
-    fail("schedule '", text, "': '", kind, "' needs a list of LAYER:KEEP, not dense");
-  }
-  if (at == std::string_view::npos) return lazyllm::KeepRatio(std::move(schedule));
-  if (kind == "mass") return lazyllm::KeepTopP(std::move(schedule));
-  if (kind == "static") return lazyllm::StaticPruning(std::move(schedule));
-  fail("schedule '", text, "': '", kind, "' is not one of mass and static");
+  if (all.max_revived) policy = lazyllm::ReviveAtMost<lazyllm::AnyPolicy>{std::move(policy), *all.max_revived};
+  return lazyllm::TokenPruner<lazyllm::AnyPolicy>(std::move(policy), lazyllm::parse_score(*all.score));
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

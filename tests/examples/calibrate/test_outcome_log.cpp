@@ -14,7 +14,7 @@ namespace {
 
 const nlohmann::ordered_json settings = {{"model", "m"}, {"tokens", 8}};
 const lazyllm::Preset cut{
-    .schedule = {{3, 0.1}}, .score = lazyllm::AttentionScore::parse("mean:8"), .protect_first = 4};
+    .schedule = {{3, 0.1}}, .score = lazyllm::parse_score("mean:8"), .protect_first = 4};
 
 std::string resume_error(const test::TemporaryFolder& folder, const std::string& content) {
   const auto path = folder.write("log", content);

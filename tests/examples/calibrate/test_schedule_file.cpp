@@ -10,7 +10,7 @@
 using namespace llama;
 
 TEST_CASE("schedule file: what is written is what the programs read") {
-  const Candidate careful{{{{6, 0.1234}, {9, 0.5}}, lazyllm::AttentionScore::parse("max:16+layers+pool:5"), 4, 64},
+  const Candidate careful{{{{6, 0.1234}, {9, 0.5}}, lazyllm::parse_score("max:16+layers+pool:5"), 4, 64},
                           2.5,
                           {.loss = 1.0 / 128,
                            .category_loss = {{"code", 1.0 / 64}, {"summaries", 0}},

@@ -45,7 +45,7 @@ double damage(const lazyllm::Preset& preset) {
     const double left = active[static_cast<std::size_t>(point.layers_run)];
     sum += 0.004 * std::pow(0.6, static_cast<double>(point.layers_run)) * (1 / left - 1);
   }
-  sum *= preset.score.text() == "max:16" ? 1 : 8;
+  sum *= lazyllm::to_text(preset.score) == "max:16" ? 1 : 8;
   return preset.protect_last == 64 ? sum : 3 * sum;
 }
 
@@ -99,7 +99,7 @@ double fastest(double most) {
   double best = 1;
   const auto consider = [&](std::vector<lazyllm::LayerKeep> points, const auto& deeper) -> void {
     const lazyllm::Preset preset{
-        .schedule = lazyllm::Schedule(points), .score = lazyllm::AttentionScore::parse("max:16"), .protect_last = 64};
+        .schedule = lazyllm::Schedule(points), .score = lazyllm::parse_score("max:16"), .protect_last = 64};
     if (loss(preset) > most) return;
     best = std::max(best, speedup(preset));
     if (points.size() == 3) return;
@@ -128,7 +128,7 @@ TEST_CASE("search: close to the best of all schedules, within the evaluations, w
     CAPTURE(losses[i]);
     const Candidate& found = result.best[i];
     const double best = fastest(losses[i]);
-    CHECK(found.preset.score.text() == "max:16");
+    CHECK(lazyllm::to_text(found.preset.score) == "max:16");
     CHECK(found.preset.protect_last == 64);
     CHECK(found.agreement.loss == doctest::Approx(loss(found.preset)));
     CHECK(found.agreement.loss <= losses[i]);

@@ -45,7 +45,7 @@ DevicePlan<T>::DevicePlan(const AttentionShape& shape) : shape_(shape) {
   if (shape.kv_heads < 1 || shape.heads < 1 || shape.heads % shape.kv_heads != 0)
     fail("DevicePlan: ", shape.kv_heads, " key/value heads do not divide ", shape.heads, " heads");
   if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
-    fail("DevicePlan: head width ", shape.head_dim, " is out of range, even and at least 2");
+    fail("DevicePlan: head_dim ", shape.head_dim, " is out of range, even and at least 2");
 }
 
 template <class T>
@@ -60,7 +60,8 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
   assign(lists_.row_indptr, plan.row_indptr());
   assign(lists_.key_indptr, plan.key_indptr());
   assign(lists_.caches, caches);
-  lists_.last_rows_only = plan.last_rows_only();
+  lists_.outputs_only = plan.outputs_only();
+  assign(lists_.outputs, plan.outputs());
 
   tokens_ = 0;
   aligned_ = std::ranges::all_of(caches, aligned_view<T>);
@@ -80,7 +81,7 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     tokens_ = std::max(tokens_, part.tokens);
     host_row_sequences_.insert(host_row_sequences_.end(), part.positions.size(), sequence);
     const std::size_t rows =
-        plan.last_rows_only() ? std::min<std::size_t>(1, part.positions.size()) : part.positions.size();
+        plan.outputs_only() ? static_cast<std::size_t>(part.outputs) : part.positions.size();
     const Positions positions = part.positions.last(rows);
     const Positions limits = part.key_limits.last(rows);
     const bool listed = !lazyllm::is_prefix(part.keys);
@@ -89,7 +90,7 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     host_query_positions_.insert(host_query_positions_.end(), positions.begin(), positions.end());
     host_key_limits_.insert(host_key_limits_.end(), limits.begin(), limits.end());
     if (listed) host_keys_.insert(host_keys_.end(), part.keys.begin(), part.keys.end());
-    cut(sequence, limits);
+    if (rows > 0) cut(sequence, limits);
   }
   upload(context);
   uploaded_ = true;
@@ -102,8 +103,6 @@ void DevicePlan<T>::check(const lazyllm::LayerPlan& plan, std::span<const KvView
   for (Index s = 0; s < plan.sequences(); ++s) {
     const KvView<T>& cache = caches[static_cast<std::size_t>(s)];
     const lazyllm::SequencePlan part = plan.sequence(s);
-    if (part.positions.empty() && plan.last_rows_only())
-      fail("DevicePlan: sequence ", s, " has no row, at least 1 is needed in the last layer");
     if (part.tokens > cache.capacity)
       fail("DevicePlan: sequence ", s, " has ", part.tokens, " tokens, out of range 0 to ", cache.capacity,
            ", the capacity of its cache");
@@ -115,7 +114,7 @@ void DevicePlan<T>::check(const lazyllm::LayerPlan& plan, std::span<const KvView
 
 template <class T>
 bool DevicePlan<T>::on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const {
-  return uploaded_ && lists_.last_rows_only == plan.last_rows_only() && equal(lists_.caches, caches) &&
+  return uploaded_ && lists_.outputs_only == plan.outputs_only() && equal(lists_.outputs, plan.outputs()) && equal(lists_.caches, caches) &&
          equal(lists_.row_indptr, plan.row_indptr()) && equal(lists_.key_indptr, plan.key_indptr()) &&
          equal(lists_.positions, plan.positions()) && equal(lists_.key_limits, plan.key_limits()) &&
          equal(lists_.keys, plan.keys());

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <lazyllm/cuda.cuh>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <lazyllm/cuda.cuh>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "examples/llama/kernels/cuda/attention.hpp"
-#include "examples/llama/kernels/cuda/gemm.hpp"
+#include "examples/llama/kernels/cuda/linear.hpp"
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 #include "examples/llama/kernels/cuda/rotary.hpp"
 #include "examples/llama/library.hpp"
@@ -163,6 +162,31 @@ void embed_cases() {
   }
 }
 
+inline void log_probability_cases() {
+  auto context = CudaMemory::make_context();
+  for (const Index vocab : {1, 97, 5000}) {
+    auto values = random_values<float>(7 * vocab, 1, 20);
+    values.front() = 1000;  // the exponentials alone would overflow
+    std::vector<std::int32_t> tokens;
+    std::vector<double> expected;
+    for (Index i = 0; i < 7; ++i) {
+      tokens.push_back(static_cast<std::int32_t>(i * 1237 % vocab));
+      const auto row = std::span(values).subspan(static_cast<std::size_t>(i * vocab), static_cast<std::size_t>(vocab));
+      const float highest = *std::ranges::max_element(row);
+      double sum = 0;
+      for (const float value : row) sum += std::exp(static_cast<double>(value) - highest);
+      expected.push_back(static_cast<double>(row[static_cast<std::size_t>(tokens.back())]) - highest - std::log(sum));
+    }
+    DeviceArray<float> logits(context, values);
+    std::vector<float> found(tokens.size());
+    log_probabilities(context, {logits.data(), 7, vocab}, tokens, found);
+    check_close(found, expected, 1e-5);
+    tokens.back() = static_cast<std::int32_t>(vocab);
+    CHECK_THROWS_AS(log_probabilities(context, {logits.data(), 7, vocab}, tokens, found), std::invalid_argument);
+    CHECK_THROWS_AS(log_probabilities(context, {logits.data(), 6, vocab}, tokens, found), std::invalid_argument);
+  }
+}
+
 /// K and V of one sequence, in two layers of a cache on the device. NaN until written.
 template <class T>
 class TestCache {
@@ -246,8 +270,8 @@ struct TestSequence {
   Index tokens() const { return keys.back() + 1; }
 };
 
-inline lazyllm::PlanBuffers plan_of(const std::vector<TestSequence>& sequences) {
-  lazyllm::PlanBuffers plan;
+inline lazyllm::PlanBuilder plan_of(const std::vector<TestSequence>& sequences) {
+  lazyllm::PlanBuilder plan;
   for (const TestSequence& sequence : sequences) {
     for (const Position row : sequence.rows) plan.append_row(row);
     for (const Position key : sequence.keys) plan.append_key(key);
@@ -365,7 +389,7 @@ std::vector<double> reference_attention(const lazyllm::LayerPlan& plan, const At
   for (Index s = 0; s < plan.sequences(); ++s) {
     const lazyllm::SequencePlan part = plan.sequence(s);
     auto& cache = caches[static_cast<std::size_t>(s)];
-    for (std::size_t row = plan.last_rows_only() ? part.positions.size() - 1 : 0; row < part.positions.size(); ++row) {
+    for (std::size_t row = plan.outputs_only() ? part.positions.size() - 1 : 0; row < part.positions.size(); ++row) {
       for (Index head = 0; head < shape.heads; ++head) {
         const Positions visible = part.keys.first(static_cast<std::size_t>(part.key_limits[row]));
         std::vector<double> weights;
@@ -398,7 +422,7 @@ struct AttentionCase {
   AttentionShape shape;
   std::vector<TestSequence> sequences;
   Index page_size = 0;
-  bool last_rows_only = false;
+  bool outputs_only = false;
   float size = 2;  // of Q and K
   bool aligned = true;
 };
@@ -433,11 +457,11 @@ std::vector<T> check_attention(const AttentionCase& test) {
     caches[s].upload(context);
   }
   auto lists = plan_of(test.sequences);
-  const lazyllm::LayerPlan layer_plan = test.last_rows_only ? lists.layer(1, 2) : lists.layer(1, 3);
+  const lazyllm::LayerPlan layer_plan = test.outputs_only ? lists.layer(1, 2) : lists.layer(1, 3);
   DevicePlan<T> plan(shape);
   plan.update(context, layer_plan, views_of(caches));
   const Index rows = plan.query_rows();
-  CHECK(rows == (test.last_rows_only ? layer_plan.sequences() : layer_plan.rows()));
+  CHECK(rows == (test.outputs_only ? layer_plan.sequences() : layer_plan.rows()));
   const Index width = shape.heads * shape.head_dim;
   const Index stride = test.aligned ? width + 8 : width + 1;
   const auto queries = random_values<T>(rows * width, 3, test.size);
@@ -514,8 +538,8 @@ void batch_cases() {
                                         {range(0, 40), {0, 39}},
                                         {some_positions(150, 60, 2), some_positions(150, 60, 2)}};
   for (const Index page_size : {0, 8}) {
-    for (const bool last_rows_only : {false, true}) {
-      const auto together = check_attention<T>({{2, 1, 32}, batch, page_size, last_rows_only});
+    for (const bool outputs_only : {false, true}) {
+      const auto together = check_attention<T>({{2, 1, 32}, batch, page_size, outputs_only});
       CHECK(!together.empty());
     }
   }
@@ -566,7 +590,7 @@ void error_cases() {
   DeviceArray<T> queries(context, std::vector<T>(2048));
   const RowsView<const T> rows(queries.data(), 1, 1024);
   const RowsView<T> out(queries.span().data() + 1024, 1, 1024);
-  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out), "attention: head width 512 is out of range 2 to 256",
+  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out), "attention: head_dim 512 is out of range 2 to 256",
                        std::invalid_argument);
   CHECK_THROWS_AS(attention<T>(context, plan, 0, {queries.data(), 2, 1024}, out), std::invalid_argument);
 }
@@ -631,6 +655,7 @@ TEST_CASE("cuda: embeddings") {
   embed_cases<float>();
   embed_cases<__nv_bfloat16>();
 }
+TEST_CASE("cuda: log probabilities of tokens") { log_probability_cases(); }
 TEST_CASE("cuda: rotation of queries and of keys on their way to the cache") {
   rotary_cases<float>();
   rotary_cases<__half>();

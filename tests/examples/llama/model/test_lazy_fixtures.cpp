@@ -51,7 +51,7 @@ TEST_CASE("kept sets, revivals and logits of every step equal those of the naive
     policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, fixture.at("protect_first")};
     LazyDecoder<float> decoder(model, 128, 1,
                                lazyllm::TokenPruner<lazyllm::AnyPolicy>(
-                                   policy, lazyllm::AttentionScore::parse(fixture.at("score").get<std::string>())));
+                                   policy, lazyllm::parse_score(fixture.at("score").get<std::string>())));
 
     std::ifstream logits_file(folder / fixture.at("logits").get<std::string>(), std::ios::binary);
     std::vector<float> expected(static_cast<std::size_t>(model.config().vocab));

@@ -15,23 +15,23 @@ struct Problem {
   explicit Problem(const benchmark::State& state)
       : heads(state.range(0)),
         head_dim(state.range(1)),
-        key_heads(heads / state.range(2)),
+        kv_heads(heads / state.range(2)),
         tokens(state.range(3)),
         query_data(random_values<T>(heads * head_dim)),
-        key_data(random_values<T>(tokens * key_heads * head_dim)),
-        active(random_subset<Position>(tokens, tokens)),
-        scores(active.size()) {}
+        key_data(random_values<T>(tokens * kv_heads * head_dim)),
+        keys(random_subset<Position>(tokens, tokens)),
+        scores(keys.size()) {}
 
   QueryRows<T> queries() const {
     const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
     return {query_data.data(), heads * head_dim, head_dim, heads, head_dim, scale};
   }
-  ContiguousKeys<T> keys() const { return {key_data.data(), key_heads * head_dim, head_dim, key_heads}; }
+  ContiguousKeys<T> key_view() const { return {key_data.data(), kv_heads * head_dim, head_dim, kv_heads}; }
   Index bytes() const { return static_cast<Index>(key_data.size() * sizeof(T)); }
 
-  Index heads, head_dim, key_heads, tokens;
+  Index heads, head_dim, kv_heads, tokens;
   std::vector<T> query_data, key_data;
-  std::vector<Position> active;
+  std::vector<Position> keys;
   std::vector<float> scores;
 };
 
@@ -41,8 +41,10 @@ void score(benchmark::State& state) {
   cpu::Context context(static_cast<int>(state.range(4)));
   const std::vector<Position> limits{static_cast<Position>(problem.tokens)};
   for (auto _ : state) {
-    attention_scores(context, problem.queries(), 0, limits, problem.keys(), problem.active, Reduce::mean,
-                     problem.scores);
+    attention_scores(context, problem.queries(), 1, [&](Index) {
+      return ScoreTask<ContiguousKeys<T>>{
+          .limits = limits, .key_view = problem.key_view(), .keys = problem.keys, .scores = problem.scores};
+    });
     benchmark::ClobberMemory();
   }
   report_bytes(state, problem.bytes());
@@ -53,7 +55,7 @@ template <class T>
 void score_plain(benchmark::State& state) {
   Problem<T> problem(state);
   const auto queries = problem.queries();
-  const auto keys = problem.keys();
+  const auto key_view = problem.key_view();
   std::vector<float> weights(problem.scores.size());
   for (auto _ : state) {
     std::fill(problem.scores.begin(), problem.scores.end(), 0.0F);
@@ -61,7 +63,7 @@ void score_plain(benchmark::State& state) {
       float highest = -INFINITY;
       for (std::size_t i = 0; i < weights.size(); ++i) {
         const T* query = queries.query(0, head);
-        const T* key = keys.key(problem.active[i], head / state.range(2));
+        const T* key = key_view.key(problem.keys[i], head / state.range(2));
         float dot = 0;
         for (Index j = 0; j < problem.head_dim; ++j) dot += static_cast<float>(query[j]) * static_cast<float>(key[j]);
         weights[i] = queries.scale * dot;

@@ -4,7 +4,7 @@
 #include "bench/support.hpp"
 #include "lazyllm/lazyllm.hpp"
 
-// Selection among random scores. `keep` is in percent of the tokens (by count) or of the scores' sum (by mass).
+// Selection among random scores. `keep` is in percent of the tokens (top-k) or of the scores' sum (top-p).
 
 namespace lazyllm::bench {
 namespace {
@@ -16,7 +16,7 @@ struct Problem {
         count(keep_count(share, tokens)),
         pool(random_values<float>(1 << 20)),
         scores(static_cast<std::size_t>(tokens)),
-        active(random_subset<Position>(tokens, tokens)) {
+        keys(random_subset<Position>(tokens, tokens)) {
     kept.reserve(scores.size());
   }
 
@@ -32,33 +32,36 @@ struct Problem {
   std::vector<float> pool;
   Index offset = 0;
   std::vector<float> scores;
-  std::vector<Position> active;
+  std::vector<Position> keys;
   std::vector<Index> kept;
 };
 
-void select_with(benchmark::State& state, Problem& problem, const Selection& selection) {
+void select_with(benchmark::State& state, Problem& problem, SelectionTask task) {
   cpu::Context context;
   KeptTokens kept;
+  task.protect_from = problem.tokens - 1;
+  task.keys = problem.keys;
+  task.scores = problem.scores;
   for (auto _ : state) {
     problem.next_scores();
-    const SelectionTask task{selection, problem.tokens, problem.active, problem.scores};
-    benchmark::DoNotOptimize(select(context, std::span(&task, 1), kept));
+    select_tokens(context, std::span<const SelectionTask>(&task, 1), kept);
+    benchmark::DoNotOptimize(kept.indices.data());
   }
   report_bytes(state, static_cast<Index>(problem.scores.size() * sizeof(float) + kept.indices.size() * sizeof(Index)));
 }
 
-void select_count(benchmark::State& state) {
+void select_top_k(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::top_k, .count = problem.count});
+  select_with(state, problem, {.k = problem.count});
 }
 
-void select_mass(benchmark::State& state) {
+void select_top_p(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::top_p, .mass = problem.share});
+  select_with(state, problem, {.by_share = true, .p = problem.share});
 }
 
 /// Pairs of score and index through std::nth_element, then the kept indices in order.
-void select_count_plain(benchmark::State& state) {
+void select_top_k_plain(benchmark::State& state) {
   Problem problem(state);
   std::vector<std::pair<float, Index>> pairs(problem.scores.size());
   for (auto _ : state) {
@@ -73,7 +76,7 @@ void select_count_plain(benchmark::State& state) {
 }
 
 /// std::nth_element of the scores alone, which finds the threshold only.
-void select_count_threshold(benchmark::State& state) {
+void select_top_k_threshold(benchmark::State& state) {
   Problem problem(state);
   std::vector<float>& scores = problem.scores;
   for (auto _ : state) {
@@ -83,8 +86,8 @@ void select_count_threshold(benchmark::State& state) {
   }
 }
 
-/// All pairs sorted, the first ones kept until they hold the mass.
-void select_mass_plain(benchmark::State& state) {
+/// All pairs sorted, the first ones kept until they hold the share.
+void select_top_p_plain(benchmark::State& state) {
   Problem problem(state);
   std::vector<std::pair<float, Index>> pairs(problem.scores.size());
   for (auto _ : state) {
@@ -108,10 +111,12 @@ void select_mass_plain(benchmark::State& state) {
 
 void pool(benchmark::State& state) {
   cpu::Context context;
-  std::vector<float> scores = random_values<float>(state.range(1));
+  const std::vector<float> scores = random_values<float>(state.range(1));
+  std::vector<float> pooled(scores.size());
+  const PoolTask task{scores, pooled, state.range(0)};
   for (auto _ : state) {
-    cpu::detail::pool_scores(context, state.range(0), scores);
-    benchmark::DoNotOptimize(scores.data());
+    pool_scores(context, std::span<const PoolTask>(&task, 1));
+    benchmark::DoNotOptimize(pooled.data());
   }
   report_bytes(state, 2 * static_cast<Index>(scores.size() * sizeof(float)));
 }
@@ -139,11 +144,11 @@ void windows(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"window", "tokens"})->ArgsProduct({{5, 33}, token_counts})->UseRealTime();
 }
 
-BENCHMARK(select_count)->Apply(keeps);
-BENCHMARK(select_count_plain)->Apply(keeps);
-BENCHMARK(select_count_threshold)->Apply(keeps);
-BENCHMARK(select_mass)->Apply(keeps);
-BENCHMARK(select_mass_plain)->Apply(keeps);
+BENCHMARK(select_top_k)->Apply(keeps);
+BENCHMARK(select_top_k_plain)->Apply(keeps);
+BENCHMARK(select_top_k_threshold)->Apply(keeps);
+BENCHMARK(select_top_p)->Apply(keeps);
+BENCHMARK(select_top_p_plain)->Apply(keeps);
 BENCHMARK(pool)->Apply(windows);
 BENCHMARK(pool_plain)->Apply(windows);
 

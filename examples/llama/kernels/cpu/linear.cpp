@@ -1,12 +1,12 @@
-#include "examples/llama/kernels/linear.hpp"
+#include "examples/llama/kernels/cpu/linear.hpp"
 
 #include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "examples/llama/kernels/packed_weights.hpp"
-#include "examples/llama/kernels/rounding.hpp"
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
@@ -93,7 +93,6 @@ void Linear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Index y_
 
 template <class T>
 void Linear<T>::multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
-  if (threads < 1) fail("Linear: threads ", threads, " is out of range, at least 1");
   if (x.rows > 0) weights_->multiply(x.data, x.rows, y, y_is_float, accumulate, threads);
 }
 

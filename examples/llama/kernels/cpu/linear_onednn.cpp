@@ -9,7 +9,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "examples/llama/kernels/packed_weights.hpp"
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
 
 namespace llama {
 namespace {

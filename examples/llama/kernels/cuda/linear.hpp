@@ -1,7 +1,5 @@
 #pragma once
 
-#include <lazyllm/cuda.cuh>
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <library_types.h>
@@ -9,9 +7,12 @@
 #include <compare>
 #include <concepts>
 #include <cstdint>
+#include <lazyllm/cuda.cuh>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
+#include "examples/llama/kernels/cuda/device_array.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
@@ -99,6 +100,40 @@ class Gemm {
                 const void* x, void* y);
 
   std::unique_ptr<State> state_;
+};
+
+/// A dense layer that owns its weights, with the interface of the CPU's `Linear`.
+template <class T>
+class DeviceLinear {
+ public:
+  /// `weights` `[out x in]`; `bias` `[out]`, or empty. Layers may share `gemm`.
+  DeviceLinear(DeviceArray<T> weights, DeviceArray<T> bias, Index in, std::shared_ptr<Gemm> gemm)
+      : weights_(std::move(weights)),
+        bias_(std::move(bias)),
+        view_{weights_.data(), bias_.data(), in, weights_.count() / in},
+        gemm_(std::move(gemm)) {}
+
+  /// With weights of the caller's, which must outlive it.
+  DeviceLinear(const LinearView<T>& view, std::shared_ptr<Gemm> gemm) : view_(view), gemm_(std::move(gemm)) {}
+
+  Index in() const { return view_.in; }
+  Index out() const { return view_.out; }
+
+  /// As `Gemm::apply`.
+  template <class Y>
+  void apply(lazyllm::cuda::Context& context, RowsView<const T> x, RowsView<Y> y) const {
+    gemm_->apply(context, view_, x, y);
+  }
+
+  /// As `Gemm::accumulate`.
+  void accumulate(lazyllm::cuda::Context& context, RowsView<const T> x, RowsView<T> y) const {
+    gemm_->accumulate(context, view_, x, y);
+  }
+
+ private:
+  DeviceArray<T> weights_, bias_;
+  LinearView<T> view_;
+  std::shared_ptr<Gemm> gemm_;
 };
 
 }  // namespace llama

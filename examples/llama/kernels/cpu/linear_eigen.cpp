@@ -2,8 +2,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "examples/llama/kernels/packed_weights.hpp"
-#include "examples/llama/kernels/rounding.hpp"
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
 
 namespace llama {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/llama/kernels/attention.hpp"
+#include "examples/llama/kernels/cpu/attention.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,11 +11,11 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef __AVX512F__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
-#include "examples/llama/kernels/rounding.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
 #include "examples/llama/library.hpp"
 
 // Query rows lie across the lanes of vector registers, keys and head elements along loops. So the maxima, sums and
@@ -80,8 +80,18 @@ inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
 struct FloatProducts {
   using Stored = float;
   static constexpr Index depth = 1;
-  static Vector add(float a, Vector b, Vector sum) { return a * b + sum; }
-  static Vector add(Vector a, Vector b, Vector sum) { return a * b + sum; }
+  static Vector add(float a, Vector b, Vector sum) { return add(a - Vector{}, b, sum); }
+  /// Fused explicitly: left to itself, gcc 14 for Zen 5 fuses in some loops and not in others, and the bits of a row
+  /// would depend on the rows beside it.
+  static Vector add(Vector a, Vector b, Vector sum) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, sum);
+#elif defined(__AVX__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, sum);
+#else
+    return a * b + sum;
+#endif
+  }
   static float load(const float* at) { return *at; }
   template <class T>
   static Vector load(const T* from, Index count) {
@@ -350,12 +360,13 @@ class Block {
 };
 
 template <class T, int Columns>
-void run(const Task<T>& task, [[maybe_unused]] int threads, AttentionWorkspace& workspace) {
+void run(lazyllm::cpu::Context& context, const Task<T>& task) {
+  const int threads = context.threads();
   constexpr Index width = Columns * lanes;
   const Index queries = task.query_count();
   const Index blocks = (queries + width - 1) / width;
   const Index scratch = Block<T, Columns>::scratch(task.shape.head_dim);
-  float* const memory = workspace.reserve(threads * scratch);
+  float* const memory = context.scratch(threads * scratch).data();
   // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
   // together.
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
@@ -409,10 +420,11 @@ class Chunks {
  public:
   explicit Chunks(const Task<T>& task) : task_(task), chunks_((task.key_limits.back() - 1) / chunk_keys + 1) {}
 
-  void run([[maybe_unused]] int threads, AttentionWorkspace& workspace) {
+  void run(lazyllm::cpu::Context& context) {
+    const int threads = context.threads();
     const Index queries = task_.query_count(), heads = task_.shape.kv_heads;
     const Index partials = heads * queries * chunks_ * Partial::floats(task_.shape.head_dim);
-    memory_ = workspace.reserve(partials + threads * height * chunk_keys);
+    memory_ = context.scratch(partials + threads * height * chunk_keys).data();
 #pragma omp parallel num_threads(threads)
     {
       Index thread = 0;
@@ -467,7 +479,9 @@ class Chunks {
             const Index at = offsets[static_cast<std::size_t>(i)] + first;
             for (int c = 0; c < Columns; ++c) {
               const Vector floats = load_floats(values + at + c * lanes, head_dim - first - c * lanes);
-              for (int q = 0; q < Height; ++q) sum[q][c] += scores[q * chunk_keys + i] * floats;
+              for (int q = 0; q < Height; ++q) {
+                sum[q][c] = FloatProducts::add(scores[q * chunk_keys + i], floats, sum[q][c]);
+              }
             }
           }
           for (int q = 0; q < Height; ++q) {
@@ -534,12 +548,12 @@ class Chunks {
 };
 
 template <class T>
-void check(const Task<T>& task, int threads) {
+void check(const Task<T>& task) {
   const AttentionShape& shape = task.shape;
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
     fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
   if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
-    fail("attention: head width ", shape.head_dim, " is out of range, even and at least 2");
+    fail("attention: head_dim ", shape.head_dim, " is out of range, even and at least 2");
   const Index width = shape.heads * shape.head_dim;
   if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
     fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows, " x ",
@@ -552,32 +566,54 @@ void check(const Task<T>& task, int threads) {
       fail("attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
     least = limit;
   }
-  if (threads < 1) fail("attention: threads ", threads, " is out of range, at least 1");
 }
 
 }  // namespace
 
 template <class T>
-void attention(const AttentionShape& shape, RowsView<const T> queries, const KeyValues<T>& cache, Positions keys,
-               Positions key_limits, RowsView<T> out, int threads, AttentionWorkspace& workspace) {
+void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, RowsView<const T> queries, RowsView<T> out) {
   const Task<T> task{shape, queries, cache, keys, key_limits, out};
-  check(task, threads);
+  check(task);
   const Index count = task.query_count();
   if (count == 0) return;
   if (count <= few_queries) {
-    Chunks<T>(task).run(threads, workspace);
+    Chunks<T>(task).run(context);
   } else if (count <= lanes) {
-    run<T, 1>(task, threads, workspace);
+    run<T, 1>(context, task);
   } else if (count <= 2 * lanes) {
-    run<T, 2>(task, threads, workspace);
+    run<T, 2>(context, task);
   } else {
-    run<T, 4>(task, threads, workspace);
+    run<T, 4>(context, task);
   }
 }
 
-template void attention(const AttentionShape&, RowsView<const float>, const KeyValues<float>&, Positions, Positions,
-                        RowsView<float>, int, AttentionWorkspace&);
-template void attention(const AttentionShape&, RowsView<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
-                        Positions, Positions, RowsView<Eigen::bfloat16>, int, AttentionWorkspace&);
+template <class T>
+void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
+               RowsView<T> out) {
+  const AttentionShape& shape = plan.shape();
+  const Index width = shape.heads * shape.head_dim;
+  if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
+    fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
+         "], allowed are [", plan.query_rows(), " x ", width, "]");
+  for (Index s = 0; s < plan.sequences(); ++s) {
+    const auto own = plan.queries(s);
+    const Index rows = std::ssize(own.positions);
+    if (rows == 0) continue;
+    const KvView<T>& cache = plan.cache(s);
+    const Index at = layer * cache.layer_stride;
+    attention<T>(context, shape, {cache.keys + at, cache.values + at, cache.position_stride, cache.head_stride},
+                 plan.sequence(s).keys, own.key_limits, queries.subrows(own.first_row, rows),
+                 out.subrows(own.first_row, rows));
+  }
+}
+
+#define LAZYLLM_INSTANTIATE(T)                                                                                      \
+  template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, Positions, \
+                          RowsView<const T>, RowsView<T>);                                                          \
+  template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
+LAZYLLM_INSTANTIATE(float)
+LAZYLLM_INSTANTIATE(Eigen::bfloat16)
+#undef LAZYLLM_INSTANTIATE
 
 }  // namespace llama

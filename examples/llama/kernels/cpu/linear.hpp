@@ -42,15 +42,15 @@ class Linear {
   /// Throws `std::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, both without gaps between rows.
   template <class Y>
   requires std::same_as<Y, T> || std::same_as<Y, float>
-  void apply(RowsView<const T> x, RowsView<Y> y, int threads) const {
+  void apply(lazyllm::cpu::Context& context, RowsView<const T> x, RowsView<Y> y) const {
     check(x, y.rows, y.width, y.stride);
-    multiply(x, y.data, std::same_as<Y, float>, false, threads);
+    multiply(x, y.data, std::same_as<Y, float>, false, context.threads());
   }
 
   /// y += x W^T + bias, summed before the result is rounded to T: a residual connection.
-  void accumulate(RowsView<const T> x, RowsView<T> y, int threads) const {
+  void accumulate(lazyllm::cpu::Context& context, RowsView<const T> x, RowsView<T> y) const {
     check(x, y.rows, y.width, y.stride);
-    multiply(x, y.data, std::same_as<T, float>, true, threads);
+    multiply(x, y.data, std::same_as<T, float>, true, context.threads());
   }
 
  private:

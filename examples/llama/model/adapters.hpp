@@ -8,16 +8,17 @@
 
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/model.hpp"
 
 namespace llama {
 
-/// A decoder behind the interface.
+/// Puts a `DenseDecoder` or `LazyDecoder` behind the interface.
 template <class Decoder>
-class HeldDecoder final : public AnyDecoder {
+class DecoderAdapter final : public AnyDecoder {
  public:
   template <class... Arguments>
-  explicit HeldDecoder(Arguments&&... arguments) : decoder_(std::forward<Arguments>(arguments)...) {}
+  explicit DecoderAdapter(Arguments&&... arguments) : decoder_(std::forward<Arguments>(arguments)...) {}
 
   std::span<const float> step(Tokens tokens) override { return decoder_.step(tokens); }
   RowsView<const float> step_all(std::span<const Tokens> tokens) override { return decoder_.step_all(tokens); }
@@ -45,7 +46,8 @@ class HeldDecoder final : public AnyDecoder {
 
   double computed_percent([[maybe_unused]] Index tokens, [[maybe_unused]] Index s) const override {
     if constexpr (is_lazy) {
-      return decoder_.sequence(s).computed_percent(tokens);
+      return 100 *
+             lazyllm::computed_share(depths(s).first(static_cast<std::size_t>(tokens)), decoder_.sequence(s).layers());
     } else {
       return 100;
     }
@@ -57,25 +59,34 @@ class HeldDecoder final : public AnyDecoder {
   Decoder decoder_;
 };
 
-/// A model behind the interface.
+/// Puts a `Model` behind the interface.
 template <class T, class Device>
-class HeldModel final : public AnyModel {
+class ModelAdapter final : public AnyModel {
  public:
   using Execution = typename Device::Execution;
 
-  HeldModel(const ModelConfig& config, const WeightSource& weights, Execution execution)
+  ModelAdapter(const ModelConfig& config, const WeightSource& weights, Execution execution)
       : execution_(execution), model_(config, weights, execution) {}
 
   const ModelConfig& config() const override { return model_.config(); }
 
-  using AnyModel::lazy;
-
-  std::unique_ptr<AnyDecoder> dense(const KvRoom& room) const override {
-    return std::make_unique<HeldDecoder<DenseDecoder<T, Device>>>(model_, room, execution_);
+  Index kv_bytes(Index tokens) const override {
+    const ModelConfig& config = model_.config();
+    return 2 * tokens * config.layers * config.kv_heads * config.head_dim * static_cast<Index>(sizeof(T));
   }
 
-  std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, std::vector<Pruner> pruners) const override {
-    return std::make_unique<HeldDecoder<LazyDecoder<T, Device>>>(model_, room, execution_, std::move(pruners));
+  using AnyModel::lazy;
+
+  std::unique_ptr<AnyDecoder> dense(const KvCacheSize& size) const override {
+    return std::make_unique<DecoderAdapter<DenseDecoder<T, Device>>>(model_, size, execution_);
+  }
+
+  std::unique_ptr<AnyDecoder> lazy(const KvCacheSize& size, std::vector<Pruner> pruners) const override {
+    return std::make_unique<DecoderAdapter<LazyDecoder<T, Device>>>(model_, size, execution_, std::move(pruners));
+  }
+
+  TokenLogProbabilities log_probabilities(Tokens tokens) const override {
+    return token_log_probabilities(model_, tokens, execution_);
   }
 
  private:

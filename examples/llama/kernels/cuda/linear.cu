@@ -1,4 +1,4 @@
-#include "examples/llama/kernels/cuda/gemm.hpp"
+#include "examples/llama/kernels/cuda/linear.hpp"
 
 #include <cublasLt.h>
 

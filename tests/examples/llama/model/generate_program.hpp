@@ -15,11 +15,11 @@ inline const std::filesystem::path small_model =
     std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models/mha_4_layers";
 
 /// lazyllm-generate as a user runs it, in a folder of its own that goes away with the object.
-class Program {
+class GenerateProgram {
  public:
   using Result = ProcessResult;
 
-  Program() {
+  GenerateProgram() {
     std::string ids;
     for (int i = 0; i < 40; ++i) ids += std::to_string((i * 37 + 11) % 94 + 3) + ' ';
     write("ids", ids);
