@@ -1,19 +1,11 @@
 #include "support/cuda_emulation.hpp"
+
+#include <xmmintrin.h>
 // The same tests as on a device; and what only the emulation can make happen.
 #include "backend/cuda_cases.hpp"
 
 namespace lazyllm::test {
 namespace emulation = cuda_emulation;
-
-TEST_CASE("emulation: threads that wait for ever are reported") {
-  CHECK_THROWS_AS(emulation::run_block(32,
-                                       [] {
-                                         if (threadIdx.x < 7) __syncthreads();
-                                         if (threadIdx.x >= 7) emulation::exchange(0);
-                                       }),
-                  std::logic_error);
-  CHECK_THROWS_AS(emulation::run_block(33, [] {}), std::logic_error);
-}
 
 TEST_CASE("cuda: no allocation for work that is no larger than before, and one copy to the host for a batch") {
   auto context = CudaMemory::make_context();
@@ -189,6 +181,54 @@ TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") 
     { cuda::detail::Event gone = std::move(event); }
     emulation::fail_call_after(-1);
     CHECK(cudaGetLastError() == cudaSuccess);
+  }
+}
+
+/// Makes this thread take denormal numbers for 0, as code does that is compiled with -ftz=true or --use_fast_math.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+};
+
+TEST_CASE("cuda: the same tokens are kept and pooled where denormal numbers are flushed") {
+  std::mt19937 random(4);
+  std::vector<Position> keys(300);
+  std::iota(keys.begin(), keys.end(), 0);
+  for (const float largest : {300 * std::numeric_limits<float>::denorm_min(), 0.5F}) {
+    std::vector<float> scores;
+    for (int i = 1; i <= 300; ++i) scores.push_back(static_cast<float>(i) * std::numeric_limits<float>::denorm_min());
+    scores.front() = -scores[7];
+    std::ranges::shuffle(scores, random);
+    scores[100] = largest;
+    const auto results = [&] {
+      auto context = CudaMemory::make_context();
+      auto memory = CudaMemory::upload(context, scores);
+      auto pooled = CudaMemory::upload(context, std::vector<float>(300));
+      const PoolTask pool{memory.span(), pooled.span(), 5};
+      pool_scores(context, std::span<const PoolTask>(&pool, 1));
+      std::vector<SelectionTask> tasks;
+      for (const std::span<const float> list : {memory.span(), pooled.span()}) {
+        for (const Index k : {1, 40, 299}) tasks.push_back({.k = k, .protect_from = 300, .keys = keys, .scores = list});
+        for (const double p : {0.01, 0.5, 0.9}) {
+          tasks.push_back({.by_share = true, .p = p, .protect_from = 300, .keys = keys, .scores = list});
+        }
+      }
+      KeptTokens kept;
+      select_tokens(context, std::span<const SelectionTask>(tasks), kept);
+      const std::vector<std::uint32_t> bits = as<std::uint32_t>(pooled.download());
+      return std::make_pair(kept.indices, bits);
+    };
+    const auto expected = results();
+    const FlushDenormals flush;
+    const volatile float smallest = std::numeric_limits<float>::denorm_min();
+    CHECK(smallest == 0);
+    CHECK((results() == expected));
   }
 }
 
