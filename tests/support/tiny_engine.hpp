@@ -31,7 +31,8 @@ struct Hooks {
 struct LibraryScores : TinyAttention<float> {
   const Hooks* hooks;
 
-  void attend(cpu::Context& context, const LayerPlan& plan, RowsView<float> hidden) {
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, RowsView<float> hidden) {
     hooks->call(layer, Place::before_attention);
     TinyAttention<float>::attend(context, plan, hidden);
     hooks->call(layer, Place::after_attention);
@@ -47,12 +48,14 @@ struct EngineScores {
   TinyAttention<float> block;
   const Hooks* hooks;
 
-  void attend(cpu::Context& context, const LayerPlan& plan, RowsView<float> hidden) {
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, RowsView<float> hidden) {
     hooks->call(block.layer, Place::before_attention);
     block.attend(context, plan, hidden);
     hooks->call(block.layer, Place::after_attention);
   }
-  void token_scores(cpu::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+  template <class Context>
+  void token_scores(Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
     hooks->call(block.layer, Place::scores);
     const SequencePlan part = plan.sequence(window.sequence);
     score_one(context, block.queries(plan), window.first_row,
@@ -66,7 +69,8 @@ struct EngineScores {
 struct HookedFeedForward : TinyFeedForward<float> {
   const Hooks* hooks;
 
-  void feed_forward(cpu::Context& context, RowsView<float> hidden) {
+  template <class Context>
+  void feed_forward(Context& context, RowsView<float> hidden) {
     TinyFeedForward<float>::feed_forward(context, hidden);
     hooks->call(layer, Place::feed_forward);
   }
@@ -75,6 +79,7 @@ struct HookedFeedForward : TinyFeedForward<float> {
 /// An engine around the tiny model that a test can disturb and look into.
 template <class Block = LibraryScores, class Score = AttentionScore, class Storage = cpu::PooledStorage<float>>
 struct TinyEngine {
+  using Context = typename Storage::context_type;
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
   using Pruner = TokenPruner<AnyPolicy, Score>;
   using Step = lazyllm::Step<Sequence, Pruner>;
@@ -191,7 +196,7 @@ struct TinyEngine {
 
   TinyModel model;
   Index capacity;
-  cpu::Context context;
+  Context context;
   Hooks hooks;
   TinyBatch<float> batch;
   std::vector<LazyDecoderLayer<Block, HookedFeedForward>> layers;
