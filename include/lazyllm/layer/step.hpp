@@ -149,6 +149,7 @@ class Step {
       stats_.aux_bytes += member.entry.sequence->aux().parked_bytes();
     }
     members_.clear();
+    std::ranges::sort(failures_, {}, &StepFailure::entry);
     return {hidden(), output_indptr_, failures_};
   }
 
