@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "support/failing_context.hpp"
+#include "support/sequence_state.hpp"
 #include "support/tiny_engine.hpp"
 
 /// A step that fails as a whole leaves every sequence as it was, wherever it fails.
@@ -14,27 +14,6 @@ using namespace lazyllm;
 using namespace lazyllm::test;
 
 namespace {
-
-/// What a sequence is: to be compared with itself later.
-struct State {
-  std::vector<Depth> depths;
-  Index steps;
-  bool unfinished;
-  std::vector<Vector> rows;  // by position, empty for those without a parked row
-
-  template <class Request>
-  static State of(const Request& request) {
-    State state{request.depths(), request.sequence.steps(), request.sequence.unfinished(), {}};
-    const auto& aux = request.sequence.aux();
-    for (Position p = 0; p < request.sequence.length(); ++p) {
-      Vector& row = state.rows.emplace_back();
-      if (aux.holds(p)) row.assign(aux.rows().row(aux.slot(p)), aux.rows().row(aux.slot(p)) + aux.hidden_size());
-    }
-    return state;
-  }
-
-  bool operator==(const State&) const = default;
-};
 
 /// Two requests that prompts, decode steps and later turns bring on, one of them in chunks and with a row budget.
 template <class Engine>
@@ -96,14 +75,14 @@ struct Scenario {
         if (!threw) continue;  // no scores are asked for where nothing is ranked
         ++failures;
         CHECK_FALSE(engine.step.running());
-        CHECK(State::of(pair.a) == State::of(original.a));
-        CHECK(State::of(pair.b) == State::of(original.b));
+        CHECK(state_of(pair.a.sequence) == state_of(original.a.sequence));
+        CHECK(state_of(pair.b.sequence) == state_of(original.b.sequence));
         // What the engine has computed of this step is written again, and not read before.
         pair.a.cache = original.a.cache;
         pair.b.cache = original.b.cache;
         CHECK(engine.run(turns(pair, step)) == expected);
-        CHECK(State::of(pair.a) == State::of(clean.a));
-        CHECK(State::of(pair.b) == State::of(clean.b));
+        CHECK(state_of(pair.a.sequence) == state_of(clean.a.sequence));
+        CHECK(state_of(pair.b.sequence) == state_of(clean.b.sequence));
         CHECK(pair.a.cache.computed == clean.a.cache.computed);
         CHECK(pair.b.cache.computed == clean.b.cache.computed);
       }
@@ -189,7 +168,7 @@ TEST_CASE("a step that is given up or destroyed anywhere leaves the sequences as
         CAPTURE(step);
         CAPTURE(layers);
         auto pair = scenario.before(step);
-        const State a = State::of(pair.a), b = State::of(pair.b);
+        const auto a = state_of(pair.a.sequence), b = state_of(pair.b.sequence);
         engine.begin(scenario.turns(pair, step));
         for (std::size_t layer = 0; layer < layers; ++layer) {
           engine.layers[layer].forward(engine.context, engine.step);
@@ -199,8 +178,8 @@ TEST_CASE("a step that is given up or destroyed anywhere leaves the sequences as
         } else {
           engine.step.abort();
         }
-        CHECK(State::of(pair.a) == a);
-        CHECK(State::of(pair.b) == b);
+        CHECK(state_of(pair.a.sequence) == a);
+        CHECK(state_of(pair.b.sequence) == b);
       }
     }
   }

@@ -136,12 +136,13 @@ struct TinyEngine {
                          .max_rows = turn.max_rows});
       batch.push_back(&turn.request->cache);
     }
-    const RowsView<float> hidden = step.begin(context, entries);
-    // Tokens of a step that is given up are not the sequence's: a second try brings them again.
+    // Tokens of a step that was given up are not the sequence's: a second try brings them again.
     for (const Turn& turn : turns) {
-      turn.request->tokens.resize(static_cast<std::size_t>(turn.request->sequence.length()) - turn.tokens.size());
-      turn.request->tokens.insert(turn.request->tokens.end(), turn.tokens.begin(), turn.tokens.end());
+      std::vector<Index>& known = turn.request->tokens;
+      known.resize(static_cast<std::size_t>(turn.request->sequence.length()));
+      known.insert(known.end(), turn.tokens.begin(), turn.tokens.end());
     }
+    const RowsView<float> hidden = step.begin(context, entries);
     for (std::size_t s = 0; s < turns.size(); ++s) {
       const SequencePlan part = step.plan().sequence(static_cast<Index>(s));
       for (Index r = 0; r < std::ssize(part.positions); ++r) {
