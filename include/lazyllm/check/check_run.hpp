@@ -18,9 +18,11 @@ namespace lazyllm {
 /// - `layers()`: its `LazyDecoderLayer`s, as they run.
 /// - `embed(context, tokens, positions, rows)` fills row i with the embedding of `tokens[i]`.
 /// - `logits(context, rows)` returns on the host what follows the last layer, for all rows one after the other.
-/// - `dense(context, tokens)` returns the same for the last token by the engine's own dense path, without the library.
 /// - `poison(context, layer, sequence, position)` overwrites K and V of a token in a layer: with NaN, or with what
 ///   cannot go unnoticed in results.
+/// - Optional: `dense(context, tokens)` returns the logits of the last token by the engine's own dense path. Without
+/// it,
+///   the layers' blocks run in a plain loop, all tokens at once.
 /// - Optional: `probabilities(context, plan, sequence, row)` returns, after `attend`, the attention probabilities of a
 ///   row of the batch: for each query head one for each of the `plan.key_limits()[row]` keys that the row sees.
 template <class E, class Context>
@@ -30,7 +32,6 @@ concept CheckedEngine = requires(E& engine, Context& context, std::span<const st
   engine.layers().begin()->attention();
   engine.embed(context, tokens, positions, rows);
   { engine.logits(context, rows) } -> std::same_as<std::vector<float>>;
-  { engine.dense(context, tokens) } -> std::same_as<std::vector<float>>;
   engine.poison(context, i, i, position);
 };
 
@@ -90,6 +91,26 @@ class CheckRun {
                           Index max_rows = Entry::unlimited) {
     Entry entry{.pruner = &pruner, .new_tokens = new_tokens, .more = more, .max_rows = max_rows};
     return feed(std::span(&entry, 1));
+  }
+
+  /// The logits of the last of the first sequence's first `count` tokens on the dense path. Uses up the state.
+  std::vector<float> dense(Index count) {
+    const auto tokens = std::span<const std::int32_t>(tokens_.front()).first(to_size(count));
+    if constexpr (requires { engine_.dense(context_, tokens); }) {
+      return engine_.dense(context_, tokens);
+    } else {
+      typename Context::template Buffer<T> buffer;
+      buffer.reserve(context_, count, engine_.hidden_size());
+      const RowsView<T> rows = buffer.rows();
+      PlanBuilder plan;
+      plan.start(0, count);
+      engine_.embed(context_, tokens, plan.layer(0, layers()).positions(), rows);
+      for (auto layer = engine_.layers().begin(); layer != engine_.layers().end(); ++layer) {
+        layer->attention().attend(context_, plan.layer(layer - engine_.layers().begin(), layers()), rows);
+        layer->feed_forward().feed_forward(context_, rows);
+      }
+      return engine_.logits(context_, rows.subrows(count - 1, 1));
+    }
   }
 
   /// Poisons the K/V of the first sequence in `layer` at the tokens that `which` names.

@@ -77,8 +77,7 @@ class EngineChecks {
   Run fresh() { return Run(context_, make_, {tokens_}); }
 
   void expect_dense(std::span<const float> logits, Index tokens) {
-    Engine engine = make_(1, std::ssize(tokens_));
-    const auto dense = engine.dense(context_, std::span(tokens_).first(to_size(tokens)));
+    const std::vector<float> dense = fresh().dense(tokens);
     expect_finite(dense, in_words("dense path, ", tokens, " tokens"));
     expect_equal(logits, dense, options_.tolerance, in_words("logits after ", tokens, " tokens"));
   }
@@ -138,8 +137,8 @@ class EngineChecks {
     run.after_attend = [&](const LayerPlan& plan) {
       if (!plan.scores_wanted()) return;
       for (const auto& [queries, reduce] : {std::pair{Index{1}, Reduce::mean},
-                                           {options_.last_queries, Reduce::mean},
-                                           {options_.last_queries, Reduce::max}}) {
+                                            {options_.last_queries, Reduce::mean},
+                                            {options_.last_queries, Reduce::max}}) {
         const AttentionScore score{.last_queries = queries, .reduce = reduce};
         compare_scores(run, plan, score_window(score, plan, 0, new_tokens));
         ++compared;
