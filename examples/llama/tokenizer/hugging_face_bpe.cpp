@@ -13,7 +13,7 @@
 #include "examples/llama/tokenizer/pre_tokenizer.hpp"
 #include "examples/llama/tokenizer/text.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using icu::UnicodeString;
@@ -341,4 +341,4 @@ std::unique_ptr<Tokenizer> load_hugging_face_bpe(std::string_view bytes, const s
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -9,7 +9,7 @@
 #include "examples/llama/tokenizer/text.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using icu::UnicodeString;
@@ -164,4 +164,4 @@ std::vector<UnicodeString> PreTokenizer::split(const UnicodeString& text, bool s
   return pieces;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lazyllm::llama {
+namespace llama {
 
 class Pattern;
 
@@ -37,4 +37,4 @@ class PreTokenizer {
   bool byte_level_ = false;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

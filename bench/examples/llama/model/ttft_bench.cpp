@@ -17,8 +17,8 @@
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/model/cpu.hpp"
-#include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/program/output_file.hpp"
+#include "examples/llama/program/pruning_options.hpp"
 #ifdef LAZYLLM_HAS_CUDA
 #include "bench/examples/llama/model/device_report.hpp"
 #include "bench/examples/llama/model/device_ttft.hpp"
@@ -26,8 +26,7 @@
 
 namespace {
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
@@ -77,10 +76,10 @@ double median(const std::vector<std::array<Times, 3>>& runs, const Value& value)
   return values[values.size() / 2];
 }
 
-/// Throws `lazyllm::invalid_argument` for options that only a CUDA device has.
+/// Throws `std::invalid_argument` for options that only a CUDA device has.
 void check_for_cpu(const Options& options) {
-  if (options.prompts.size() != 1) detail::fail("--prompt has ", options.prompts.size(), " lengths, the CPU takes one");
-  if (options.batches != std::vector<Index>{1}) detail::fail("--batch: the CPU runs one sequence");
+  if (options.prompts.size() != 1) fail("--prompt has ", options.prompts.size(), " lengths, the CPU takes one");
+  if (options.batches != std::vector<Index>{1}) fail("--batch: the CPU runs one sequence");
 }
 
 template <class T>
@@ -93,10 +92,10 @@ nlohmann::ordered_json run(const Options& options) {
   std::mt19937 random(2);
   for (TokenId& token : prompt) token = static_cast<TokenId>(random() % static_cast<unsigned>(config.vocab));
 
-  using Pruner = TokenPruner<AnyPolicy>;
+  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
   const Index capacity = prompt_length + generate;
   DenseDecoder<T> dense(model, capacity, options.threads);
-  LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(KeepAll()));
+  LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(lazyllm::KeepAll()));
   LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
   const auto measure_all = [&] {
     return std::array{measure(dense, prompt, generate), measure(keep_one, prompt, generate),
@@ -153,7 +152,7 @@ using Save = std::function<void(const nlohmann::ordered_json&)>;
 #ifdef LAZYLLM_HAS_CUDA
 /// Of every prompt length with every batch size; see `measure_cases`.
 nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
-  if (options.dtype != "bf16") detail::fail("--dtype ", options.dtype, ": on a CUDA device it is bf16");
+  if (options.dtype != "bf16") fail("--dtype ", options.dtype, ": on a CUDA device it is bf16");
   const Clock::time_point start = Clock::now();
   const std::string gpu = device_name();
   const ModelConfig config = shape_named(options.shape);
@@ -177,7 +176,7 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   const auto measure_one = [&](std::size_t i) {
     try {
       if (!bench) bench.emplace(config, random_weights<Eigen::bfloat16>(config));
-    } catch (const cuda_error& error) {
+    } catch (const lazyllm::cuda_error& error) {
       throw std::runtime_error(error.what());  // weights for which there is no memory are no single case's
     }
     return report(cases[i], bench->measure(cases[i], pruner), bench->weight_bytes());
@@ -194,8 +193,8 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
 #ifdef LAZYLLM_HAS_CUDA
   return run_on_device(options, save);
 #else
-  detail::fail("--device ", options.device,
-               ": this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
+  fail("--device ", options.device,
+       ": this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
 #endif
 }
 
