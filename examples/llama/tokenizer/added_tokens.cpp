@@ -7,7 +7,7 @@
 
 #include "examples/llama/tokenizer/text.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// As \w has it.
@@ -95,4 +95,4 @@ AddedTokens::Tokens::const_iterator AddedTokens::longest_at(std::string_view tex
   return tokens_.end();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -9,7 +9,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Tokens that are found in a text before anything else is; the longest wins where several start.
 class AddedTokens {
@@ -38,4 +38,4 @@ class AddedTokens {
   std::string starts_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

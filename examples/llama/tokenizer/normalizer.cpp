@@ -12,7 +12,7 @@
 #include "examples/llama/tokenizer/text.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using icu::UnicodeString;
@@ -114,4 +114,4 @@ UnicodeString Normalizer::operator()(UnicodeString text) const {
   return text;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

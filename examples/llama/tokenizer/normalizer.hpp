@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Section "normalizer" of a `tokenizer.json`: changes a text before it is cut.
 class Normalizer {
@@ -25,4 +25,4 @@ class Normalizer {
   std::vector<std::function<void(icu::UnicodeString&)>> steps_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -9,7 +9,7 @@
 #include "examples/llama/tokenizer/text.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 Pattern::Pattern(const icu::UnicodeString& text, Kind kind) {
   if (text.isEmpty()) throw tokenizer_error("a pattern is empty");
@@ -49,4 +49,4 @@ void Pattern::for_each_match(const icu::UnicodeString& text,
   check();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -7,7 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The pattern of a step of a `tokenizer.json`: a regular expression, or a text to find as it is.
 class Pattern {
@@ -29,4 +29,4 @@ class Pattern {
   std::shared_ptr<const icu::RegexPattern> compiled_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

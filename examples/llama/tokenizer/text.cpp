@@ -8,7 +8,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Of each byte: itself where Latin-1 prints it, else U+0100 and on.
@@ -60,4 +60,4 @@ std::string bytes_of(const std::string& token) {
   return bytes;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Text of UTF-8 `bytes`; what is not UTF-8 becomes U+FFFD. Throws `tokenizer_error` where ICU cannot count so many.
 icu::UnicodeString unicode(std::string_view bytes);
@@ -18,4 +18,4 @@ icu::UnicodeString byte_characters(const icu::UnicodeString& text);
 /// The bytes that the characters of `token` stand for; `token` itself where one of them stands for none.
 std::string bytes_of(const std::string& token);
 
-}  // namespace lazyllm::llama
+}  // namespace llama
