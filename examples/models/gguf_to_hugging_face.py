@@ -118,7 +118,8 @@ def tokenizer(metadata):
     kinds = [TokenType(kind) for kind in metadata.tokenizer("token_type")]
     tokens = list(enumerate(zip(metadata.tokenizer("tokens"), kinds)))
     flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
-    # UNUSED ones only pad the embedding.
+    # Added tokens are in the vocabulary, too: transformers numbers anew those that are not.
+    vocabulary = {token: i for i, (token, kind) in tokens if kind != TokenType.UNUSED}  # these only pad the embedding
     added = [{"id": i, "content": token, **flags, "special": kind == TokenType.CONTROL}
              for i, (token, kind) in tokens if kind in (TokenType.CONTROL, TokenType.USER_DEFINED)]
     normalizer, pre_tokenizers = PRE_TOKENIZERS[metadata.tokenizer("pre")]
@@ -129,8 +130,7 @@ def tokenizer(metadata):
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-            "vocab": {token: i for i, (token, kind) in tokens if kind == TokenType.NORMAL},
-            "merges": metadata.tokenizer("merges")}}
+            "vocab": vocabulary, "merges": metadata.tokenizer("merges")}}
 
 
 def main():

@@ -1,7 +1,10 @@
 #include "examples/llama/tokenizer/text.hpp"
 
 #include <fmt/format.h>
+#include <unicode/uchar.h>
+#include <unicode/utf8.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
@@ -31,6 +34,34 @@ icu::UnicodeString unicode(std::string_view bytes) {
         fmt::format("text of {} bytes is too long, at most {} can be encoded", bytes.size(), longest));
   }
   return icu::UnicodeString::fromUTF8({bytes.data(), static_cast<std::int32_t>(bytes.size())});
+}
+
+UChar32 first_character(std::string_view text) { return unicode(text.substr(0, U8_MAX_LENGTH)).char32At(0); }
+
+UChar32 last_character(std::string_view text) {
+  const std::size_t size = std::min<std::size_t>(text.size(), U8_MAX_LENGTH);
+  const icu::UnicodeString end = unicode(text.substr(text.size() - size));
+  return end.char32At(end.length() - 1);
+}
+
+std::size_t trailing_space(std::string_view text) {
+  std::size_t length = 0;
+  while (length < text.size()) {
+    const UChar32 character = last_character(text.substr(0, text.size() - length));
+    if (!u_isUWhiteSpace(character)) break;
+    length += U8_LENGTH(character);
+  }
+  return length;
+}
+
+std::size_t leading_space(std::string_view text) {
+  std::size_t length = 0;
+  while (length < text.size()) {
+    const UChar32 character = first_character(text.substr(length));
+    if (!u_isUWhiteSpace(character)) break;
+    length += U8_LENGTH(character);
+  }
+  return length;
 }
 
 std::string utf8(const icu::UnicodeString& text) {
