@@ -31,6 +31,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelOptions model;
   DataOptions data;
+  bool chat = false;
   std::string method = "lazy";
   MethodOptions method_options;
   std::optional<Index> context;
@@ -58,6 +59,7 @@ Index usable_context(const ModelConfig& config, std::optional<Index> context) {
 Json settings(const Options& options, const MethodOptions& method, Index context) {
   Json json = {{"model", options.model.path}, {"model_fingerprint", model_fingerprint(options.model.path)}};
   if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
+  if (options.chat) json["chat"] = true;
   json.update(to_json(method));
   if (!method.compressor.empty() && method.method == Method::compress) {
     json["compressor_fingerprint"] = model_fingerprint(method.compressor);
@@ -92,11 +94,12 @@ std::optional<Model<T>> load_compressor(const MethodOptions& method, const Model
 /// Evaluates the items one after the other. Those that fail become bad lines.
 template <class T>
 std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
-                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
-                                       Data& data, ResultLog* log) {
+                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                       const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
   const Model<T> model(checkpoint, options.model.threads);
   const auto compressor = load_compressor<T>(method, model.config(), context, options.model.threads);
-  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.model.threads);
+  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.model.threads,
+                         chat);
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
   ProgressBar progress(std::ssize(data.items));
@@ -123,6 +126,8 @@ void evaluate(Options options) {
   const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = open_tokenizer_for(options.model, config);
+  std::optional<ChatTemplate> chat;
+  if (options.chat) chat = open_chat_template(options.model.tokenizer_path());
   const MethodOptions method = resolve(options.method_options, config.layers);
   const Index context = usable_context(config, options.context);
   const Json settings = ::settings(options, method, context);
@@ -139,7 +144,7 @@ void evaluate(Options options) {
 
   const auto run = options.model.dtype == "f32" ? evaluate_items<float> : evaluate_items<Eigen::bfloat16>;
   const std::vector<ItemResult> results =
-      run(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
+      run(options, method, checkpoint, *tokenizer, chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
   if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));
@@ -176,6 +181,7 @@ void add_options(CLI::App& app, Options& options) {
                  "tokens to generate at most where neither the line nor --lengths says it")
       ->check(at_least(1))
       ->type_name("N");
+  add_chat_option(app, options.chat);
   app.add_option("--limit", options.data.limit, "at most N items of each data set")->check(at_least(1))->type_name("N");
   app.add_option("--context", options.context,
                  "longest prompt and answer in tokens; longer prompts lose their middle (default: the model's)")
@@ -219,6 +225,7 @@ void add_options(CLI::App& app, Options& options) {
                  "FILE.partial.jsonl, removed at the end)")
       ->type_name("FILE");
   app.footer(
+      "With --chat the prompts of few-shot and code sets are left as they are, as in LongBench. "
       "Scores are LongBench's, 0 to 100; a category is the mean of its data sets, overall that of the categories. "
       "Speedups are against dense inference on the same items; ideal counts operations instead of time. "
       "KV+Aux is the peak of K/V and parked rows in percent of the K/V of the dense run; filled counts only K/V that "

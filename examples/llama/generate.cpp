@@ -25,6 +25,7 @@
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
 #include "examples/llama/report/report.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace {
@@ -35,6 +36,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelOptions model;
   std::string prompt, prompt_file, token_ids;
+  bool chat = false;
   PruningOptions pruning;
   Index max_tokens = 64;
   Sampling sampling;
@@ -306,9 +308,12 @@ void generate(const Options& options) {
     tokenizer = open_tokenizer_for(options.model, checkpoint.config());
   }
   if (!options.token_ids.empty()) {
+    if (options.chat) fail("--chat needs a text: --prompt or --prompt-file, not --token-ids");
     prompt = read_token_ids(options.token_ids, checkpoint.config().vocab);
   } else {
-    prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
+    const std::string text = options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file);
+    prompt = options.chat ? open_chat_template(options.model.tokenizer_path()).encode(*tokenizer, text)
+                          : tokenizer->encode(text, true);
   }
   check(checkpoint.config(), prompt, options.max_tokens);
   Program(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
@@ -331,6 +336,7 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingFile)
       ->option_text("FILE");
   prompt->require_option(1);
+  add_chat_option(app, options.chat);
   add_pruning_options(app, options.pruning);
   app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
       ->check(at_least(1))

@@ -21,6 +21,9 @@ struct ModelOptions {
   std::string dtype = "f32";   ///< bf16, or on a CUDA device f16
   std::string device = "cpu";  ///< or cuda
   int threads = 2;
+
+  /// Where the tokenizer is, and what is beside it.
+  const std::string& tokenizer_path() const { return tokenizer.empty() ? path : tokenizer; }
 };
 
 /// Adds `--model`, `--tokenizer`, `--dtype`, one of `dtypes`, and `--threads`. `options` must outlive the parsing.
@@ -28,6 +31,9 @@ void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::st
 
 /// Adds `--device`. `options` must outlive the parsing.
 void add_device_option(CLI::App& app, ModelOptions& options);
+
+/// Adds `--chat`. `chat` must outlive the parsing.
+void add_chat_option(CLI::App& app, bool& chat);
 
 /// The tokenizer of a model with `config`. Throws as `open_tokenizer`, and `std::invalid_argument` if there is no
 /// place to look.
