@@ -95,8 +95,7 @@ std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const Mod
 /// Evaluates the items one after the other. Those that fail become bad lines.
 std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer,
-                                       const ChatTemplate* chat, Index context,
-                                       Data& data, ResultLog* log) {
+                                       const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
   const Placement& placement = options.model.placement;
   const auto model = open_model(checkpoint.config(), weights_of(checkpoint), placement);
   const auto compressor = load_compressor(method, model->config(), context, placement);
@@ -104,16 +103,22 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
   ProgressBar progress(std::ssize(data.items));
+  const auto skip = [&](const Item& item, const std::exception& error) {
+    progress.clear();
+    data.bad_lines.push_back({item.place, std::string(plain_message(error))});
+    print(data.bad_lines.back());
+    progress.advance(false, item.dataset);
+  };
   for (const Item& item : data.items) {
     const bool timed = ++seen[item.dataset] <= options.speed_items;
     const ItemResult* earlier = log == nullptr ? nullptr : log->find(item);
     try {
       results.push_back(earlier != nullptr ? *earlier : evaluator.evaluate(item, timed ? options.repeats : 0));
     } catch (const std::invalid_argument& error) {
-      progress.clear();
-      data.bad_lines.push_back({item.place, std::string(plain_message(error))});
-      print(data.bad_lines.back());
-      progress.advance(false, item.dataset);
+      skip(item, error);
+      continue;
+    } catch (const lazyllm::invalid_argument& error) {
+      skip(item, error);
       continue;
     }
     if (log != nullptr && earlier == nullptr) log->add(results.back());
@@ -143,8 +148,8 @@ void evaluate(Options options) {
   std::optional<ResultLog> log;
   if (!options.partial().empty()) log.emplace(options.partial(), settings);
 
-  const std::vector<ItemResult> results =
-      evaluate_items(options, method, checkpoint, *tokenizer, chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);
+  const std::vector<ItemResult> results = evaluate_items(options, method, checkpoint, *tokenizer,
+                                                         chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
   if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));

@@ -29,7 +29,7 @@ struct LazyFixture {
   }
 
   lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner(Index layers) const {
-    lazyllm::AnyPolicy policy = parse_policy(content.at("schedule").get<std::string>(), layers);
+    lazyllm::AnyPolicy policy = lazyllm::parse_policy(content.at("schedule").get<std::string>(), layers);
     policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{policy, content.at("protect_last")};
     policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, content.at("protect_first")};
     return {policy, lazyllm::parse_score(content.at("score").get<std::string>())};

@@ -265,7 +265,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
   CHECK(sizes(prefill({"--schedule", "dense"})) == Sizes{40, 40, 40, 40});
   CHECK(sizes(prefill({"--schedule", "2:0.25"})) == Sizes{40, 40, 10, 10});
   CHECK(sizes(prefill({"--schedule", "static@2:0.25"})) == Sizes{40, 40, 10, 10});
-  const std::size_t mass = prefill({"--schedule", "mass@2:0.5"})[2].size();
+  const std::size_t mass = prefill({"--schedule", "top-p@2:0.5"})[2].size();
   CHECK(mass < 20);  // the highest half of the attention is on fewer than half of the tokens
   CHECK(mass > 1);
 
