@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -271,4 +272,36 @@ TEST_CASE("chunks: a prompt that waits at its first layer must be ended with eno
   CHECK(refused(3) == "nothing was thrown");
   CHECK(request.sequence.length() == 6);
   CHECK(request.sequence.unfinished());
+}
+
+TEST_CASE("row budget: a prompt whose rows wait takes no new tokens") {
+  ScriptedEngine<> engine(5);
+  const ScriptedEngine<>::Pruner pruner{KeepRatio(schedule)};
+  ScriptedEngine<>::Sequence sequence = engine.sequence();
+  ScriptedEngine<>::Entry entry{.sequence = &sequence, .pruner = &pruner, .new_tokens = 12, .max_rows = 2};
+  const auto refused = [&](Index new_tokens, bool more) -> std::string {
+    entry.new_tokens = new_tokens;
+    entry.more = more;
+    entry.outputs = 0;
+    try {
+      engine.begin(std::span<const ScriptedEngine<>::Entry>(&entry, 1));
+    } catch (const invalid_argument& error) {
+      return error.what();
+    }
+    engine.step.abort();
+    return "nothing was thrown";
+  };
+  int waiting = 0;
+  engine.run({entry});
+  for (; sequence.unfinished(); entry.new_tokens = 0, entry.more = false, engine.run({entry})) {
+    const bool first_stage = std::ranges::count(sequence.depths(), 0) > 0;
+    if (first_stage) continue;  // more chunks could come
+    ++waiting;
+    CHECK(refused(1, false).starts_with(
+        "lazyllm: Step::begin: entry 0 has 1 new tokens, out of range 0 to 0: rows of its prompt wait for layer "));
+    CHECK(refused(2, true).find("entry 0 has 2 new tokens, out of range 0 to 0") != std::string::npos);
+    CHECK(sequence.length() == 12);
+  }
+  CHECK(waiting > 2);
+  CHECK(engine.script->rows_right);
 }
