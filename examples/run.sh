@@ -19,7 +19,7 @@ if (($#)) && [[ $1 != -* ]]; then
   defaults=()
   if [[ ! -e $model ]] && grep -q "^$model " "$here/models/models.txt"; then
     prompt=(--prompt-file "$here/prompts/keepers_log.txt")
-    defaults=(--chat --dtype bf16 --schedule "@$here/models/presets/$model.json" --max-tokens 48)
+    defaults=(--chat --dtype bf16 --schedule "@$here/models/presets/$model.json" --max-tokens 32)
     model=$(bash "$here/models/fetch.sh" "$model")
   fi
   if (($#)) && [[ $1 != -* ]]; then

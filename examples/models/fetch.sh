@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # fetch.sh NAME: makes a Hugging Face directory of a pretrained model of models.txt in $XDG_CACHE_HOME/lazyllm
-# (~/.cache/lazyllm) and prints its path. Where it is there already, that is all. What is said on the way goes to stderr.
+# (~/.cache/lazyllm) and prints its path. Where it is there already, that is all. Progress goes to stderr.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lazyllm
@@ -45,7 +45,8 @@ network="is there a network? What has been downloaded is kept; run this again to
 if ! "$python" -c 'import gguf' 2>/dev/null; then
   say "Installing the Python package gguf in $cache/venv"
   python3 -m venv --clear "$cache/venv"
-  "$python" -m pip install --quiet --retries 2 --no-cache-dir gguf==0.19.0 >&2 || fail "gguf could not be installed: $network"
+  "$python" -m pip install --quiet --retries 2 --no-cache-dir gguf==0.19.0 >&2 ||
+    fail "gguf could not be installed: $network"
 fi
 
 # The whole GGUF file takes its name last, too, so what has that name needs no packages any more.

@@ -66,7 +66,7 @@ def shape(tensor):
 
 
 def values(tensor, metadata):
-    """The tensor in f32, with the rows of Q and K in the order of Hugging Face: llama.cpp interleaves each head's halves."""
+    """The tensor in f32. llama.cpp interleaves the halves of each head of Q and K; Hugging Face has them one by one."""
     weights = dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32, copy=False).reshape(shape(tensor))
     heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(tensor.name.split(".")[-2])
     if metadata.architecture == "llama" and heads:
@@ -105,7 +105,8 @@ def config(metadata, tied):
         "model_type": architecture, "hidden_size": m("embedding_length"), "intermediate_size": m("feed_forward_length"),
         "num_hidden_layers": m("block_count"), "num_attention_heads": m("attention.head_count"),
         "num_key_value_heads": m("attention.head_count_kv"), "hidden_act": "silu",
-        "max_position_embeddings": m("context_length"), "rms_norm_eps": metadata.decimal("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": m("context_length"),
+        "rms_norm_eps": metadata.decimal("attention.layer_norm_rms_epsilon"),
         "rope_theta": metadata.decimal("rope.freq_base"), "vocab_size": len(metadata.tokenizer("tokens")),
         "tie_word_embeddings": tied, "bos_token_id": metadata.tokenizer("bos_token_id"),
         "eos_token_id": metadata.tokenizer("eos_token_id"), "torch_dtype": "bfloat16"}
@@ -155,7 +156,8 @@ def main():
     write("tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_prefix_space": False,
         "bos_token": tokens[bos], "eos_token": tokens[eos], "clean_up_tokenization_spaces": False,
-        "model_max_length": metadata.model("context_length"), "chat_template": metadata.values["tokenizer.chat_template"]})
+        "model_max_length": metadata.model("context_length"),
+        "chat_template": metadata.values["tokenizer.chat_template"]})
     write_safetensors(options.out / "model.safetensors", reader.tensors, metadata)
 
 
