@@ -3,7 +3,6 @@
 
 make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
-make_tables.py summary RESULT.json... DOCUMENT.md --command TEXT --context TEXT    (of ttft, for README.md)
 make_tables.py cuda-micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
 make_tables.py cuda-summary RESULT.json... -                                       (the same, in short)
@@ -23,7 +22,7 @@ CUDA_REFERENCES = {"plain": "CUB alone", "memory": "same bytes"}
 GROUPS = [
     ("Rows gathered and scattered", ("gather", "scatter", "merge")),
     ("Scores", ("score",)),
-    ("Selection", ("select_count", "select_mass")),
+    ("Selection", ("select_top_k", "select_top_p")),
     ("Pooling", ("pool",)),
     ("Aux Cache", ("park", "revive")),
     ("A step whose blocks do nothing", ("prefill", "decode")),
@@ -141,17 +140,6 @@ def ttft_tables(paths):
     settings = f"Threads: {', '.join(map(str, threads))}. Medians of {', '.join(map(str, repeats))} runs."
     return (f"{settings}\n\n### Time to first token\n\n{table(time_header, time_rows)}\n\n"
             f"### Prompt and generation\n\n{table(generation_header, generation_rows)}")
-
-
-def summary_table(paths):
-    rows = []
-    for path in paths:
-        run = json.loads(path.read_text())
-        rows.append([run["shape"], run["dtype"], str(run["prompt_tokens"]), f"`{run['schedule']}`",
-                     f"{run['dense_ms']:.0f} ms", f"{run['lazy_ms']:.0f} ms", f"{run['speedup']:.2f}x",
-                     f"{run['ideal_speedup']:.2f}x", f"{run['generation_speedup']:.2f}x"])
-    return table(["shape", "type", "prompt tokens", "schedule", "TTFT dense", "TTFT lazy", "speedup", "ideal",
-                  f"prompt + {run['generated_tokens']} tokens"], rows)
 
 
 def cuda_micro_tables(paths):
@@ -331,7 +319,7 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "summary": summary_table, "cuda-micro": cuda_micro_tables,
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [micro] [ttft]: builds the benchmarks, runs those named (by default both) and writes their tables into
-# docs/benchmarks.md, and a summary of ttft into README.md. Takes about half an hour; nothing else should run meanwhile. $THREADS (2) and $REPEATS (5) are
-# those of ttft_bench.
+# docs/benchmarks.md. Takes about half an hour; nothing else should run meanwhile. Changes that are not committed are
+# refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of ttft_bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- micro ttft
@@ -12,13 +12,20 @@ threads=${THREADS:-2}
 repeats=${REPEATS:-5}
 
 commit=$(git rev-parse --short HEAD)
-git diff --quiet HEAD -- include examples bench || commit+=" with changes"
+if ! git diff --quiet HEAD -- include examples bench; then
+  echo "run.sh: include, examples or bench have changes that are not committed; figures must name a commit" >&2
+  exit 1
+fi
 bash cmake/build_release.sh lazyllm_micro_bench ttft_bench
 bin=build/release/bin
 results=build/release/bench-results
 mkdir -p "$results"
 compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/release/CMakeCache.txt)
-context="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores; $("$compiler" --version | head -1); \
+isa=
+for feature in avx2 avx512f avx512_bf16 amx_bf16; do
+  if grep -qw "$feature" /proc/cpuinfo; then isa+=" $feature"; fi
+done
+context="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores, ISA:${isa:- none of AVX}; $("$compiler" --version | head -1); \
 commit $commit; $(date -u +%F)"
 
 run_micro() {
@@ -54,7 +61,6 @@ run_ttft() {
   local command="ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads"
   command+=" --repeats $repeats --generate 68"
   python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command "$command"
-  python3 bench/make_tables.py summary "${files[@]}" README.md --context "$context" --command "$command"
 }
 
 for kind in "$@"; do "run_$kind"; done

@@ -4,8 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-bash cmake/install_packages.sh cmake ninja-build g++ pkg-config libeigen3-dev libdnnl-dev libsentencepiece-dev libicu-dev \
-  nlohmann-json3-dev libcli11-dev libfmt-dev doctest-dev libbenchmark-dev
+# libdnnl-dev and libsentencepiece-dev need ocl-icd-opencl-dev and libprotobuf-dev but do not depend on them.
+bash cmake/install_packages.sh cmake ninja-build g++ pkg-config libeigen3-dev libdnnl-dev ocl-icd-opencl-dev \
+  libsentencepiece-dev libprotobuf-dev libicu-dev nlohmann-json3-dev libcli11-dev libfmt-dev doctest-dev libbenchmark-dev
 
 echo "== Configure =="
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi

@@ -1,6 +1,8 @@
-# Flags of everything that the project builds itself; the installed interface target carries none of them.
+# Flags of everything that the project builds itself; the library's own targets carry none of them.
+find_package(Eigen3 3.4 REQUIRED NO_MODULE)
+find_package(OpenMP COMPONENTS CXX)
 add_library(lazyllm_options INTERFACE)
-target_link_libraries(lazyllm_options INTERFACE LazyLLM::LazyLLM)
+target_link_libraries(lazyllm_options INTERFACE LazyLLM::cpu $<TARGET_NAME_IF_EXISTS:OpenMP::OpenMP_CXX>)
 target_compile_options(lazyllm_options INTERFACE -Wall -Wextra -Wconversion $<$<BOOL:${LAZYLLM_WERROR}>:-Werror>
                                                  $<$<BOOL:${LAZYLLM_NATIVE}>:-march=native>)
 # GCC's own AVX-512 headers trip this warning wherever Eigen is vectorised (GCC bug 105593).

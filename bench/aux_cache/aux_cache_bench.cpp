@@ -24,8 +24,18 @@ struct Problem {
     cache.reserve(context, tokens);
   }
 
-  void park() { cache.park(context, RowsView<const T>(hidden()), chosen_rows, chosen); }
-  void revive() { cache.revive(context, chosen, hidden(), chosen_rows); }
+  void park() {
+    copies.clear();
+    cache.acquire(context, chosen);
+    cache.park(hidden(), chosen_rows, copies);
+    copy_rows(context, std::span<const RowCopy<T>>(copies));
+  }
+  void revive() {
+    copies.clear();
+    cache.revive(chosen, hidden(), chosen_rows, copies);
+    copy_rows(context, std::span<const RowCopy<T>>(copies));
+    for (const Position position : chosen) cache.forget(position);
+  }
   RowsView<T> hidden() { return {rows.data(), tokens, width}; }
   Index bytes() const { return 2 * std::ssize(chosen) * width * static_cast<Index>(sizeof(T)); }
 
@@ -35,6 +45,7 @@ struct Problem {
   std::vector<Index> chosen_rows;
   cpu::Context context;
   AuxCache<Storage> cache;
+  std::vector<RowCopy<T>> copies;
 };
 
 template <class Body>

@@ -21,8 +21,8 @@ constexpr Index layers = 12, width = 768;
 
 struct IdleBlock {
   void attend(cpu::Context&, const LayerPlan&, RowsView<Eigen::bfloat16>) {}
-  void last_token_scores(cpu::Context&, const LayerPlan& plan, Index sequence, std::span<float> out) {
-    const Positions keys = plan.sequence(sequence).keys;
+  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> out) {
+    const Positions keys = plan.sequence(window.sequence).keys;
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = (*by_position)[static_cast<std::size_t>(keys[i])];
   }
 
@@ -37,7 +37,7 @@ struct Host {
         sequence(layers, AuxCache<Storage>(Storage(width))),
         layer(IdleBlock{&scores}) {
     sequence.reserve(context, tokens + 1);
-    step.reserve(context, {.tokens = tokens + 1, .rows = tokens + 1, .layers = layers, .width = width});
+    step.reserve(context, {.tokens = tokens + 1, .rows = tokens + 1, .layers = layers, .hidden_size = width});
   }
 
   static Policy policy(double keep) {
@@ -49,7 +49,7 @@ struct Host {
     const RunningStep::Entry entry{&sequence, &pruner, new_tokens};
     step.begin(context, std::span(&entry, 1));
     for (Index i = 0; i < layers; ++i) layer.forward(context, step);
-    benchmark::DoNotOptimize(step.end().data);
+    benchmark::DoNotOptimize(step.end().rows.data);
   }
 
   Index tokens;

@@ -57,7 +57,7 @@ def use(plan, results):
             raise Missing(f"any prompt of {run.title}, which are too long for the model")
         ranges = usage.groups(plan.layers, run.method.schedule)
         lines = []
-        for style, (layers, curve) in enumerate(zip(ranges, usage.mean_curves(items, ranges))):
+        for style, (_, curve) in enumerate(zip(ranges, usage.mean_curves(items, ranges))):
             points = [(step, 100 * share) for step, share in enumerate(curve)]
             lines.append(plot.Line(f"stage {style + 1}", points, style, len(curve) <= 12))
         stages = ", ".join(f"{layers.start + 1}" if len(layers) == 1 else f"{layers.start + 1}-{layers.stop}"

@@ -7,10 +7,9 @@ import shutil
 
 import numpy as np
 import torch
+from naive_lazyllm import LazyLLM, Model
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
-
-from naive_lazyllm import LazyLLM, Model
 
 FOLDER = pathlib.Path(__file__).parent / "fixtures" / "lazyllm"
 VOCABULARY = 97

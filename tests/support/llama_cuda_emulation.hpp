@@ -2,7 +2,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <sanitizer/asan_interface.h>
 
 #include <array>
 #include <atomic>
@@ -12,6 +11,9 @@
 
 #include "support/cuda_emulation.hpp"
 
+// The library is compiled for the emulation from here on.
+#include <lazyllm/cuda.cuh>
+
 /// \file
 /// What the Llama host's kernels need beside cuda_emulation.hpp: launches with shared memory, and the tensor-core and
 /// copy instructions of examples/llama/kernels/cuda/mma.cuh, each fragment laid out as the PTX manual says. Copies
@@ -19,15 +21,19 @@
 
 namespace lazyllm::test::cuda_emulation {
 
-inline constexpr std::size_t most_shared_bytes = 227 * 1024;  // of a block on an H100
-alignas(1024) inline std::byte shared_bytes[most_shared_bytes];
-
 struct AsyncCopy {
   std::uint32_t to;
   const void* from;
   bool wanted;
 };
 inline std::array<std::vector<AsyncCopy>, 1024> async_copies;  // by thread
+
+inline void check_copies() {
+  for (const auto& copies : async_copies) {
+    if (!copies.empty()) throw std::logic_error("a block ended before its copies");
+  }
+}
+inline const bool checks_copies = (block_ended = check_copies, true);
 
 /// Writes 16 bytes of shared memory. Not by memcpy, which the thread sanitizer would not see.
 template <class Word>
@@ -73,31 +79,23 @@ void load_rows(std::uint32_t row, const Read& read) {
 
 }  // namespace lazyllm::test::cuda_emulation
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 namespace emulation = lazyllm::test::cuda_emulation;
+
+using lazyllm::cuda::detail::launch;
 
 inline std::byte* shared_memory() { return emulation::shared_bytes; }
 
 template <class... Parameters, class... Arguments>
-void launch_shared(cuda::Context& context, dim3 blocks, unsigned threads, std::size_t shared,
+void launch_shared(lazyllm::cuda::Context& context, dim3 blocks, unsigned threads, std::size_t shared,
                    void (*kernel)(Parameters...), Arguments... arguments) {
-  if (shared > emulation::most_shared_bytes) throw cuda_error("too much shared memory");
-  emulation::enqueue(context.stream(), [=] {
-    blockDim = dim3(threads);
-    for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
-        // What the launch did not ask for is not there.
-        ASAN_UNPOISON_MEMORY_REGION(emulation::shared_bytes, shared);
-        std::memset(emulation::shared_bytes, 0xff, shared);
-        ASAN_POISON_MEMORY_REGION(&emulation::shared_bytes[shared], emulation::most_shared_bytes - shared);
-        emulation::run_block(threads, [&] { kernel(arguments...); });
-        for (const auto& copies : emulation::async_copies) {
-          if (!copies.empty()) throw std::logic_error("a block ended before its copies");
-        }
-      }
-    }
-  });
+  lazyllm::cuda::detail::check(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shared)),
+      "cudaFuncSetAttribute");
+  lazyllm::cuda::detail::check(
+      emulation::launch_kernel(context.stream(), blocks, threads, shared, kernel, arguments...), "kernel launch");
 }
 
 template <class T>
@@ -158,4 +156,4 @@ inline std::uint32_t computed_here(std::uint32_t value) { return value; }
 
 inline float fast_exp2(float x) { return std::exp2(x); }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

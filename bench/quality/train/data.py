@@ -75,7 +75,7 @@ def batch(seed, sequences, tokens, context, repeat_share, names=None, evaluation
     names = names or NAMES
     shares = [SHARES[name] for name in names]
     rows, places, weights = [], [], []
-    for i in range(sequences):
+    for _ in range(sequences):
         if rng.random() < repeat_share:
             ids, weight = repeats(rng, tokens)
         else:

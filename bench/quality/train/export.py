@@ -7,11 +7,10 @@ import argparse
 import json
 import pathlib
 
-import torch
-from safetensors.torch import save_file
-
 import data
+import torch
 from model import Config, Llama, parts
+from safetensors.torch import save_file
 
 
 def main():

@@ -39,7 +39,7 @@ def initialize(model, seed, words):
                 p.normal_(0, 1 / math.sqrt(c.width), generator=generator)
 
         basis = torch.linalg.qr(normal(c.width, c.width))[0].T
-        common, key, end = directions = basis[:3]
+        common, key, end = basis[:3]
         before, topic, sentence, code = (basis[3 + i * size:3 + (i + 1) * size] for i in range(4))
         rest = basis[3 + 4 * size:]
         embedding = 0.8 * unit(normal(c.vocabulary, size)) @ code + 0.8 * unit(normal(c.vocabulary, len(rest))) @ rest

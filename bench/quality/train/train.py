@@ -10,11 +10,10 @@ import os
 import pathlib
 import time
 
+import data
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-
-import data
 from initialize import initialize
 from model import Config, Llama, parts
 

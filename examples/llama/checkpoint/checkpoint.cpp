@@ -11,7 +11,7 @@
 #include "examples/llama/checkpoint/llama2c.hpp"
 #include "examples/llama/checkpoint/safetensors.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 DType to_dtype(std::string_view stored, std::string_view name, std::string_view place) {
@@ -89,4 +89,4 @@ Tensor Checkpoint::tensor(std::string_view name, std::span<const Index> shape) c
   return result;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Thrown when a checkpoint cannot be used: missing, damaged, hostile or of an unsupported kind.
 /// The message starts with the file and names the value found and what is allowed.
@@ -21,4 +21,4 @@ template <class... Args>
   throw checkpoint_error(fmt::format("{}: {}", place, fmt::format(text, std::forward<Args>(args)...)));
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

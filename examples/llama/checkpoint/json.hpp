@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Largest JSON text that is read, in bytes: the limit of the safetensors format.
 inline constexpr std::size_t max_json_bytes = 100'000'000;
@@ -22,4 +22,4 @@ std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 /// `value` as short printable ASCII for an error message.
 std::string shown(const nlohmann::json& value);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

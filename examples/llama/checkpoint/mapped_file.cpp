@@ -11,7 +11,7 @@
 
 #include "examples/llama/checkpoint/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Closes the descriptor on every way out; the mapping outlives it.
@@ -51,4 +51,4 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 
 MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,19 +6,22 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/library.hpp"
+#include "examples/llama/model/kv_caches.hpp"
 #include "examples/llama/model/layer_observer.hpp"
+#include "examples/llama/model/placement.hpp"
 #include "examples/llama/model/weight_source.hpp"
-#include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/core/sequence.hpp"
-#include "lazyllm/core/stats.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
+#include "examples/llama/token_ids.hpp"
 
 /// \file
 /// The host for programs that do not know at compile time where a model runs and with which element type.
-namespace lazyllm::llama {
+namespace llama {
+
+/// How likely a model finds each token of a text.
+struct TokenLogProbabilities {
+  std::vector<float> values;  ///< `[tokens]` natural logarithm of p(token | tokens before it); the first one's is 0
+  double operations = 0;      ///< floating-point operations, the classifier's included
+};
 
 /// A `DenseDecoder` or `LazyDecoder` of any device and type; their members say more. Refers to its model.
 class AnyDecoder {
@@ -34,9 +37,9 @@ class AnyDecoder {
   virtual Index kv_bytes() const = 0;
 
   /// Of the last step; empty for a dense decoder.
-  virtual StepStats stats() const = 0;
+  virtual lazyllm::StepStats stats() const = 0;
   /// How many layers hold K/V of each token of a sequence; empty for a dense decoder, where all do.
-  virtual std::span<const Depth> depths(Index s = 0) const = 0;
+  virtual std::span<const lazyllm::Depth> depths(Index s = 0) const = 0;
   /// Share of the (token, layer) pairs of a sequence's first `tokens` tokens that have been computed, in percent.
   virtual double computed_percent(Index tokens, Index s = 0) const = 0;
 };
@@ -44,34 +47,35 @@ class AnyDecoder {
 /// A `Model` of any device and type.
 class AnyModel {
  public:
-  using Pruner = TokenPruner<AnyPolicy>;
+  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
   virtual ~AnyModel() = default;
 
   virtual const ModelConfig& config() const = 0;
-  /// Both throw `lazyllm::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
+
+  /// K/V of `tokens` tokens in all layers.
+  virtual Index kv_bytes(Index tokens) const = 0;
+
+  /// Runs `tokens` densely. Throws `std::invalid_argument` if there is no token, one outside the vocabulary, or more
+  /// than the model's context.
+  virtual TokenLogProbabilities log_probabilities(Tokens tokens) const = 0;
+
+  /// Both throw `std::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
   /// without device memory.
-  virtual std::unique_ptr<AnyDecoder> dense(const KvRoom& room) const = 0;
+  virtual std::unique_ptr<AnyDecoder> dense(const KvCacheSize& size) const = 0;
   /// `pruners` are one for each sequence.
-  virtual std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, std::vector<Pruner> pruners) const = 0;
+  virtual std::unique_ptr<AnyDecoder> lazy(const KvCacheSize& size, std::vector<Pruner> pruners) const = 0;
 
   /// `pruner` is that of all sequences.
-  std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, const Pruner& pruner) const {
-    return lazy(room, std::vector<Pruner>(static_cast<std::size_t>(room.sequences), pruner));
+  std::unique_ptr<AnyDecoder> lazy(const KvCacheSize& size, const Pruner& pruner) const {
+    return lazy(size, std::vector<Pruner>(static_cast<std::size_t>(size.sequences), pruner));
   }
 };
 
-/// Where a model runs.
-struct Placement {
-  std::string device = "cpu";  ///< or cuda
-  std::string dtype = "f32";   ///< bf16, or on a CUDA device f16
-  int threads = 1;             ///< on the CPU
-};
-
-/// Loads a model. Throws `lazyllm::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
+/// Loads a model. Throws `std::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
 /// a build without CUDA, `lazyllm::cuda_error` without a CUDA device or enough of its memory, and what `weights`
 /// throws.
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

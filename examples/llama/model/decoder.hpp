@@ -1,21 +1,19 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/blocks.hpp"
-#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/kv_caches.hpp"
 #include "examples/llama/model/layer_observer.hpp"
 #include "examples/llama/model/model.hpp"
-#include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/layer/lazy_decoder_layer.hpp"
-#include "lazyllm/layer/step.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
+#include "examples/llama/token_ids.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What both decoders have: the caches of one or more sequences and the buffers that a forward pass needs.
 template <class T, class Device = CpuDevice>
@@ -24,16 +22,16 @@ class DecoderState {
   using Context = typename Device::Context;
   using Execution = typename Device::Execution;
 
-  DecoderState(const Model<T, Device>& model, const KvRoom& room, Execution execution)
-      : model_(&model), context_(execution), room_(room), shared_(context_, model, room) {
-    logits_.reserve(context_, room.sequences, model.config().vocab);
+  DecoderState(const Model<T, Device>& model, const KvCacheSize& size, Execution execution)
+      : model_(&model), context_(execution), size_(size), resources_(context_, model, size) {
+    logits_.reserve(context_, size.sequences, model.config().vocab);
   }
   DecoderState(const DecoderState&) = delete;
   DecoderState& operator=(const DecoderState&) = delete;
 
-  double operations() const { return shared_.operations; }  ///< floating-point operations of all steps so far
-  const KvRoom& room() const { return room_; }
-  Index kv_bytes() const { return shared_.attention.kv_bytes(); }  ///< of all sequences
+  double operations() const { return resources_.operations; }  ///< floating-point operations of all steps so far
+  const KvCacheSize& size() const { return size_; }
+  Index kv_bytes() const { return resources_.caches.bytes(); }  ///< of all sequences
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
 
  protected:
@@ -41,30 +39,31 @@ class DecoderState {
   /// length of sequence s.
   template <class History>
   void start(std::span<const Tokens> tokens, const History& history) {
-    if (std::ssize(tokens) != room_.sequences) {
-      detail::fail("a step of ", tokens.size(), " sequences, the decoder has ", room_.sequences);
+    if (std::ssize(tokens) != size_.sequences) {
+      fail("a step of ", tokens.size(), " sequences, the decoder has ", size_.sequences);
     }
     tokens_.clear();
-    for (Index s = 0; s < room_.sequences; ++s) {
+    for (Index s = 0; s < size_.sequences; ++s) {
       const Tokens own = tokens[static_cast<std::size_t>(s)];
       const Index length = history(s) + std::ssize(own);
       check_length(model_->config(), length);
-      if (length > room_.capacity) {
-        detail::fail("a sequence of ", length, " tokens is out of range 1 to ", room_.capacity,
-                     ", the capacity of the KV cache");
+      if (length > size_.capacity) {
+        fail("a sequence of ", length, " tokens is out of range 1 to ", size_.capacity,
+             ", the capacity of the KV cache");
       }
       model_->check(own);
       tokens_.insert(tokens_.end(), own.begin(), own.end());
     }
   }
 
-  void observe(const LayerPlan& plan) const {
+  void observe(const lazyllm::LayerPlan& plan) const {
     if (observer_) observer_(plan);
   }
 
-  /// `last` `[sequences x width]` to logits in host memory.
+  /// `last` `[sequences x hidden_size]` to logits in host memory.
   RowsView<const float> logits(RowsView<const T> last) {
-    const RowsView<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().width);
+    const RowsView<T> normed =
+        resources_.take(context_, resources_.normed, size_.sequences, model_->config().hidden_size);
     model_->logits(context_, last, normed, logits_.rows());
     return Device::download(context_, logits_.rows());
   }
@@ -75,8 +74,8 @@ class DecoderState {
 
   const Model<T, Device>* model_;
   Context context_;
-  KvRoom room_;
-  Shared<T, Device> shared_;
+  KvCacheSize size_;
+  BlockResources<T, Device> resources_;
   std::vector<TokenId> tokens_;  // of the step, all sequences one after the other
   LayerObserver observer_;
   typename Context::template Buffer<float> logits_;
@@ -87,32 +86,32 @@ template <class T, class Device = CpuDevice>
 class DenseDecoder : public DecoderState<T, Device> {
  public:
   /// `execution` as for the model. Throws `lazyllm::cuda_error` without device memory.
-  DenseDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution)
-      : DecoderState<T, Device>(model, room, execution), lengths_(static_cast<std::size_t>(room.sequences), 0) {}
+  DenseDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution)
+      : DecoderState<T, Device>(model, size, execution), lengths_(static_cast<std::size_t>(size.sequences), 0) {}
 
   /// Runs the next tokens of the one sequence and returns the logits of the last one, `[vocab]`, valid until the next
-  /// step. Throws `lazyllm::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in
+  /// step. Throws `std::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in
   /// the vocabulary, `lazyllm::cuda_error` without device memory; the sequence is then as before the step.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
   /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`. Throws
-  /// `lazyllm::invalid_argument`, too, unless there is one list of tokens for each sequence.
+  /// `std::invalid_argument`, too, unless there is one list of tokens for each sequence.
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     const ModelConfig& config = this->model_->config();
     extents_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
     plan_.start(extents_);
-    const RowsView<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.width);
+    const RowsView<T> hidden = this->resources_.take(this->context_, hidden_, plan_.row_count(), config.hidden_size);
     this->model_->embed(this->context_, this->tokens_, hidden);
     RowsView<T> rest = hidden;
     for (Index layer = 0; layer < config.layers; ++layer) {
-      const LayerPlan plan = plan_.layer(layer, config.layers);
+      const lazyllm::LayerPlan plan = plan_.layer(layer, config.layers);
       this->observe(plan);
-      AttentionBlock<T, Device>{&this->shared_, layer}.attend(this->context_, plan, hidden);
-      if (plan.last_rows_only())
-        rest = this->shared_.last_rows(this->context_, plan, hidden, this->shared_.last_hidden);
-      FeedForwardBlock<T, Device>{&this->shared_, layer}.feed_forward(this->context_, rest);
+      AttentionBlock<T, Device>{&this->resources_, layer}.attend(this->context_, plan, hidden);
+      if (plan.outputs_only())
+        rest = this->resources_.output_rows(this->context_, plan, hidden, this->resources_.last_hidden);
+      FeedForwardBlock<T, Device>{&this->resources_, layer}.feed_forward(this->context_, rest);
     }
     const RowsView<const float> logits = this->logits(rest);
     for (std::size_t s = 0; s < tokens.size(); ++s) lengths_[s] += std::ssize(tokens[s]);
@@ -126,8 +125,8 @@ class DenseDecoder : public DecoderState<T, Device> {
 
  private:
   std::vector<Index> lengths_;
-  std::vector<PlanBuffers::Extent> extents_;
-  PlanBuffers plan_;
+  std::vector<lazyllm::PlanBuilder::Extent> extents_;
+  lazyllm::PlanBuilder plan_;
   typename Device::Context::template Buffer<T> hidden_;
 };
 
@@ -136,33 +135,34 @@ template <class T, class Device = CpuDevice>
 class LazyDecoder : public DecoderState<T, Device> {
  public:
   using Sequence = typename Device::template Sequence<T>;
-  using Pruner = TokenPruner<AnyPolicy>;
+  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
   /// `pruner` is that of all sequences. Throws `lazyllm::cuda_error` without device memory.
-  LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution, Pruner pruner)
-      : LazyDecoder(model, room, execution,
-                    std::vector<Pruner>(static_cast<std::size_t>(room.sequences), std::move(pruner))) {}
+  LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,
+              Pruner pruner)
+      : LazyDecoder(model, size, execution,
+                    std::vector<Pruner>(static_cast<std::size_t>(size.sequences), std::move(pruner))) {}
 
   /// With a pruner for each sequence.
-  LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution,
+  LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,
               std::vector<Pruner> pruners)
-      : DecoderState<T, Device>(model, room, execution), pruners_(std::move(pruners)) {
-    if (std::ssize(pruners_) != room.sequences) {
-      detail::fail(pruners_.size(), " pruners for ", room.sequences, " sequences");
+      : DecoderState<T, Device>(model, size, execution), pruners_(std::move(pruners)) {
+    if (std::ssize(pruners_) != size.sequences) {
+      fail(pruners_.size(), " pruners for ", size.sequences, " sequences");
     }
     const ModelConfig& config = model.config();
-    for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.width);
+    for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.hidden_size);
     for (Index layer = 0; layer < config.layers; ++layer) {
-      layers_.emplace_back(AttentionBlock<T, Device>{&this->shared_, layer},
-                           FeedForwardBlock<T, Device>{&this->shared_, layer});
+      layers_.emplace_back(AttentionBlock<T, Device>{&this->resources_, layer},
+                           FeedForwardBlock<T, Device>{&this->resources_, layer});
     }
   }
 
-  /// As `DenseDecoder::step`, but without device memory a sequence goes back further than to its length before the
-  /// step where tokens of its history had been revived already: feed it again from `length()` on.
+  /// As `DenseDecoder::step`.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
-  /// As `DenseDecoder::step_all`.
+  /// As `DenseDecoder::step_all`. What fails one sequence, such as a score that is not a finite number, is thrown once
+  /// the others have finished the step.
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
@@ -177,15 +177,16 @@ class LazyDecoder : public DecoderState<T, Device> {
         this->observe(step_.plan());
         layer.forward(this->context_, step_);
       }
-      logits = this->logits(step_.hidden());
+      if (step_.hidden().rows == std::ssize(tokens)) logits = this->logits(step_.hidden());
     });
-    step_.end();
+    const lazyllm::StepOutput<T> output = step_.end();
+    if (!output.failures.empty()) std::rethrow_exception(output.failures.front().error);
     return logits;
   }
 
   Index length(Index s = 0) const { return sequence(s).length(); }
   const Sequence& sequence(Index s = 0) const { return sequences_[static_cast<std::size_t>(s)]; }
-  const StepStats& stats() const { return step_.stats(); }  ///< of the last step, all sequences together
+  const lazyllm::StepStats& stats() const { return step_.stats(); }  ///< of the last step, all sequences together
 
   /// Forgets all sequences.
   void clear() {
@@ -193,13 +194,13 @@ class LazyDecoder : public DecoderState<T, Device> {
   }
 
  private:
-  using LayerStep = Step<Sequence, Pruner>;
+  using LayerStep = lazyllm::Step<Sequence, Pruner>;
 
   std::vector<Pruner> pruners_;
   std::vector<Sequence> sequences_;
-  std::vector<LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
+  std::vector<lazyllm::LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
   std::vector<typename LayerStep::Entry> entries_;
   LayerStep step_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

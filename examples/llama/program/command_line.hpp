@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The check of a command line number of at least `least`.
 inline CLI::Validator at_least(Index least) {
@@ -57,4 +57,4 @@ int run_program(CLI::App& app, int argc, char** argv, const Work& work) {
   return 0;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

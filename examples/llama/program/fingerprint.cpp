@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 void Fingerprint::add(std::string_view text) {
   mix(std::to_string(text.size()) + ':');  // keeps "ab", "c" apart from "a", "bc"
@@ -33,7 +33,7 @@ std::uint64_t model_fingerprint(const std::filesystem::path& model) {
   for (const auto& path : files) {
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     const auto size = static_cast<std::streamoff>(file.tellg());
-    if (!file) detail::fail("the file ", path.string(), " cannot be read");
+    if (!file) fail("the file ", path.string(), " cannot be read");
     fingerprint.add(path.filename().string());
     fingerprint.add(std::to_string(size));
     constexpr std::streamoff sample_size = 1 << 16;
@@ -42,11 +42,11 @@ std::uint64_t model_fingerprint(const std::filesystem::path& model) {
     for (int i = 0; i < samples; ++i) {
       file.seekg(std::max<std::streamoff>(0, size - sample_size) / (samples - 1) * i);
       sample.resize(static_cast<std::size_t>(std::min(size, sample_size)));
-      if (!file.read(sample.data(), std::ssize(sample))) detail::fail("the file ", path.string(), " cannot be read");
+      if (!file.read(sample.data(), std::ssize(sample))) fail("the file ", path.string(), " cannot be read");
       fingerprint.add(sample);
     }
   }
   return fingerprint.value();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

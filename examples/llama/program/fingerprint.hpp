@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A number that tells contents apart (FNV-1a), the same on every machine.
 class Fingerprint {
@@ -19,7 +19,7 @@ class Fingerprint {
 };
 
 /// Of a model on disk: of its configuration and of the sizes and samples of its weights, as reading all of them would
-/// take long. Throws `lazyllm::invalid_argument` if a file cannot be read.
+/// take long. Throws `std::invalid_argument` if a file cannot be read.
 std::uint64_t model_fingerprint(const std::filesystem::path& model);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

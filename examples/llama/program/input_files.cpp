@@ -6,16 +6,16 @@
 #include <fstream>
 #include <iterator>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 namespace fs = std::filesystem;
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) detail::fail("the file ", path.string(), " cannot be read");
+  if (!file) fail("the file ", path.string(), " cannot be read");
   return text;
 }
 
@@ -27,10 +27,10 @@ std::vector<fs::path> files_at(const fs::path& path, std::initializer_list<std::
     if (wanted && entry.is_regular_file()) files.push_back(entry.path());
   }
   if (files.empty()) {
-    detail::fail("the folder ", path.string(), " holds no *", fmt::format("{}", fmt::join(extensions, " or *")));
+    fail("the folder ", path.string(), " holds no *", fmt::format("{}", fmt::join(extensions, " or *")));
   }
   std::ranges::sort(files);
   return files;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

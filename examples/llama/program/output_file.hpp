@@ -5,15 +5,15 @@
 #include <string>
 #include <string_view>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A file that appears under its name only once it is complete. Opened before long work starts, so that a path that
 /// cannot be written is an error then and not at the end.
 class OutputFile {
  public:
-  /// Throws `lazyllm::invalid_argument` if the file cannot be created, or the path is something that it would replace:
+  /// Throws `std::invalid_argument` if the file cannot be created, or the path is something that it would replace:
   /// a directory, a device, a link.
   explicit OutputFile(std::string path)
       : path_(std::move(path)), part_(path_ + ".part"), stream_(part_, std::ios::binary) {
@@ -22,7 +22,7 @@ class OutputFile {
     const bool free = type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular;
     if (stream_ && free) return;
     std::filesystem::remove(part_, ignored);
-    detail::fail("the file ", path_, " cannot be written", free ? "" : ": it is there and not a regular file");
+    fail("the file ", path_, " cannot be written", free ? "" : ": it is there and not a regular file");
   }
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -31,13 +31,13 @@ class OutputFile {
     std::filesystem::remove(part_, ignored);
   }
 
-  /// Writes all of the file. Throws `lazyllm::invalid_argument` if that fails.
+  /// Writes all of the file. Throws `std::invalid_argument` if that fails.
   void commit(std::string_view content) {
     stream_.write(content.data(), static_cast<std::streamsize>(content.size()));
     stream_.close();
     std::error_code error;
     if (stream_) std::filesystem::rename(part_, path_, error);
-    if (!stream_ || error) detail::fail("the file ", path_, " cannot be written");
+    if (!stream_ || error) fail("the file ", path_, " cannot be written");
   }
 
  private:
@@ -46,4 +46,4 @@ class OutputFile {
   std::ofstream stream_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace lazyllm::llama {
+namespace llama {
 
 StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
 
@@ -50,4 +50,4 @@ void ProgressBar::show(const std::string& label) {
   line_.show(progress_text(done_, earlier_, total_, milliseconds_since(start_) / 1000) + "  " + label);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,12 +6,11 @@
 #include <string_view>
 #include <utility>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/program/input_files.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using Json = nlohmann::json;
@@ -38,7 +37,7 @@ std::string read_whole_lines(const std::filesystem::path& path) {
   constexpr std::string_view start = "{\"settings\":";
   std::string text = read_text(path);
   if (!start.starts_with(text.substr(0, start.size()))) {
-    detail::fail("the file ", path.string(), " was not written by this program");
+    fail("the file ", path.string(), " was not written by this program");
   }
   text.resize(text.rfind('\n') + 1);  // nothing if there is none
   return text;
@@ -51,7 +50,7 @@ ResumableLog::ResumableLog(std::filesystem::path path, const nlohmann::ordered_j
     : path_(std::move(path)) {
   const std::string header = json_text({{"settings", settings}});
   const bool is_there = std::filesystem::exists(path_);
-  if (is_there && !std::filesystem::is_regular_file(path_)) detail::fail(path_.string(), " is not a regular file");
+  if (is_there && !std::filesystem::is_regular_file(path_)) fail(path_.string(), " is not a regular file");
   const std::string text = resume && is_there ? read_whole_lines(path_) : "";
   Index number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -64,22 +63,22 @@ ResumableLog::ResumableLog(std::filesystem::path path, const nlohmann::ordered_j
       if (number > 1) {
         on_line(json, place);
       } else if (const Json before = json.at("settings"), now = Json::parse(header)["settings"]; before != now) {
-        detail::fail("the file ", path_.string(), " was started with other settings: ", differences(before, now),
-                     "; use the same ones, or another file");
+        fail("the file ", path_.string(), " was started with other settings: ", differences(before, now),
+             "; use the same ones, or another file");
       }
     } catch (const Json::exception& error) {
-      detail::fail(place, " does not hold what this program writes: ", error.what());
+      fail(place, " does not hold what this program writes: ", error.what());
     }
   }
   if (is_there) std::filesystem::resize_file(path_, text.size());
   stream_.open(path_, std::ios::binary | std::ios::app);
-  if (!stream_) detail::fail("the file ", path_.string(), " cannot be written");
+  if (!stream_) fail("the file ", path_.string(), " cannot be written");
   if (text.empty()) append({{"settings", settings}});
 }
 
 void ResumableLog::append(const nlohmann::ordered_json& line) {
   stream_ << json_text(line) << '\n' << std::flush;
-  if (!stream_) detail::fail("the file ", path_.string(), " cannot be written");
+  if (!stream_) fail("the file ", path_.string(), " cannot be written");
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

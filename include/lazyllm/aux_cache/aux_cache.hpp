@@ -16,16 +16,19 @@ namespace lazyllm {
 template <AuxStorage Storage>
 class AuxCache {
  public:
-  using context_type = typename Storage::context_type;
-  using value_type = typename Storage::value_type;
-  static constexpr Index no_slot = -1;
+  using context_type = typename Storage::context_type;  ///< the backend's
+  using value_type = typename Storage::value_type;      ///< of a row's elements
+  static constexpr Index no_slot = -1;                  ///< what `slot` says of a token that is not parked
 
+  /// An empty cache in `storage`.
   explicit AuxCache(Storage storage) : storage_(std::move(storage)) {}
 
   /// In a storage of its own for rows of `hidden_size` elements.
   explicit AuxCache(Index hidden_size) : AuxCache(Storage(hidden_size)) {}
 
+  /// Takes over all rows; `other` is empty then.
   AuxCache(AuxCache&& other) noexcept : storage_(other.storage_.make_empty()) { swap(other); }
+  /// Takes over all rows; those that were here are forgotten.
   AuxCache& operator=(AuxCache&& other) noexcept {
     AuxCache moved(std::move(other));
     swap(moved);
@@ -128,9 +131,11 @@ class AuxCache {
   }
 
   RowsView<value_type> rows() const { return storage_.rows(); }  ///< `[slots x hidden_size]`, until the next `acquire`
-  Index parked_rows() const { return parked_; }
-  Index parked_bytes() const { return parked_ * hidden_size() * static_cast<Index>(sizeof(value_type)); }
-  Index hidden_size() const { return storage_.width(); }
+  Index parked_rows() const { return parked_; }                  ///< tokens that are parked now
+  Index parked_bytes() const {
+    return parked_ * hidden_size() * static_cast<Index>(sizeof(value_type));
+  }                                                       ///< bytes of their rows
+  Index hidden_size() const { return storage_.width(); }  ///< elements of a row
 
  private:
   void swap(AuxCache& other) noexcept {

@@ -19,8 +19,8 @@ namespace lazyllm {
 template <class Aux>
 class RunningSequence {
  public:
-  using context_type = typename Aux::context_type;
-  using value_type = typename Aux::value_type;
+  using context_type = typename Aux::context_type;  ///< the backend's
+  using value_type = typename Aux::value_type;      ///< of a row's elements
 
   /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` if the sequence is in a running step.
   RunningSequence(Sequence<Aux>& sequence, Index new_tokens) : sequence_(&sequence), old_length_(sequence.length()) {
@@ -31,10 +31,12 @@ class RunningSequence {
     std::ranges::sort(sequence.prompt_.revived);
     revived_before_ = sequence.prompt_.revived.size();
   }
+  /// Takes over the changes.
   RunningSequence(RunningSequence&& other) noexcept
       : sequence_(std::exchange(other.sequence_, nullptr)),
         old_length_(other.old_length_),
         revived_before_(other.revived_before_) {}
+  /// Swaps the changes of both.
   RunningSequence& operator=(RunningSequence&& other) noexcept {
     std::swap(sequence_, other.sequence_);
     std::swap(old_length_, other.old_length_);
@@ -43,11 +45,15 @@ class RunningSequence {
   }
   ~RunningSequence() { roll_back(); }
 
-  bool running() const { return sequence_ != nullptr; }  ///< false once committed or rolled back
-  const Sequence<Aux>& sequence() const { return *sequence_; }
-  const UnfinishedPrompt<Aux>& prompt() const { return sequence_->prompt_; }
-  Depth depth(Position position) const { return sequence_->depth_[detail::to_size(position)]; }
-  bool parked(Position position) const { return sequence_->aux_.holds(position); }
+  bool running() const { return sequence_ != nullptr; }                       ///< false once committed or rolled back
+  const Sequence<Aux>& sequence() const { return *sequence_; }                ///< the new tokens included
+  const UnfinishedPrompt<Aux>& prompt() const { return sequence_->prompt_; }  ///< as it was before the step
+  Depth depth(Position position) const {
+    return sequence_->depth_[detail::to_size(position)];
+  }  ///< layers that hold K/V of a token
+  bool parked(Position position) const {
+    return sequence_->aux_.holds(position);
+  }  ///< whether a token has a parked row
   /// Tokens that are parked at a depth.
   Index parked_at(Index depth) const { return sequence_->parked_at_[detail::to_size(depth)]; }
 

@@ -25,10 +25,10 @@ struct UnfinishedPrompt {
   Index tokens = 0;            ///< that its steps have brought so far; 0 if there is no such prompt
   Index layer = 0;             ///< from which its rows go on
   std::vector<Position> keys;  ///< the active tokens from there on; unused at layer 0, where all are active
-  using Sums = typename Aux::context_type::template Buffer<float>;
-  Sums score_sums;  ///< `[keys]` if its score sums over layers
-  std::vector<Position> revived =
-      {};  ///< tokens before the prompt that its steps have revived: they wait, as its own do
+  using Sums = typename Aux::context_type::template Buffer<float>;  ///< memory of the backend
+  Sums score_sums;                                                  ///< `[keys]` if its score sums over layers
+  /// Tokens before the prompt that its steps have revived: they wait, as its own do.
+  std::vector<Position> revived = {};
 
   /// Makes it none.
   void finish() noexcept {
@@ -44,9 +44,9 @@ struct UnfinishedPrompt {
 template <class Aux>
 class Sequence {
  public:
-  using aux_type = Aux;
-  using context_type = typename Aux::context_type;
-  using value_type = typename Aux::value_type;
+  using aux_type = Aux;                             ///< where rows are parked
+  using context_type = typename Aux::context_type;  ///< the backend's
+  using value_type = typename Aux::value_type;      ///< of a row's elements
 
   /// A sequence without tokens. Throws `invalid_argument` unless `layers`, the model's number of layers, is at least 1.
   Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {}
@@ -54,7 +54,9 @@ class Sequence {
   /// A sequence without tokens, with an Aux Cache of its own for rows of `hidden_size` elements.
   Sequence(Index layers, Index hidden_size) : Sequence(layers, Aux(hidden_size)) {}
 
+  /// Takes over all tokens; the other sequence cannot be used any more.
   Sequence(Sequence&&) noexcept = default;
+  /// Takes over all tokens; those that were here are dropped.
   Sequence& operator=(Sequence&& other) noexcept {
     if (this == &other) return *this;
     aux_ = std::move(other.aux_);
@@ -170,14 +172,14 @@ class Sequence {
     return result;
   }
 
-  Index layers() const { return std::ssize(parked_at_); }
-  Index length() const { return std::ssize(depth_); }  ///< tokens so far
-  Index steps() const { return steps_; }               ///< steps finished since the sequence was last empty
+  Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
+  Index length() const { return std::ssize(depth_); }      ///< tokens so far
+  Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }
   /// `[length]` how deep each token has gone. K/V of one that has gone through all layers will not be written again.
   std::span<const Depth> depths() const { return depth_; }
-  const Aux& aux() const { return aux_; }
+  const Aux& aux() const { return aux_; }  ///< the parked rows
 
  private:
   friend class RunningSequence<Aux>;

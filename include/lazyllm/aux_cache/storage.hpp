@@ -64,8 +64,10 @@ class RowPool {
   void release(Index slot) { free_.push_back(slot); }
 
   RowsView<T> rows() const { return buffer_.rows(); }  ///< `[slots x width]`
-  Index width() const { return width_; }
-  Index slots_in_use() const { return listed_ - std::ssize(free_); }
+  Index width() const { return width_; }               ///< elements of a row
+  Index slots_in_use() const {
+    return listed_ - std::ssize(free_);
+  }  ///< slots that have been acquired and not released
 
  private:
   Buffer buffer_;
@@ -78,8 +80,8 @@ class RowPool {
 template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
 class DenseStorage : public RowPool<Context, T, Buffer> {
  public:
-  using context_type = Context;
-  using value_type = T;
+  using context_type = Context;  ///< the backend's
+  using value_type = T;          ///< of a row's elements
   using RowPool<Context, T, Buffer>::RowPool;
 
   /// A storage of the same kind for a forked sequence.
@@ -91,9 +93,9 @@ class DenseStorage : public RowPool<Context, T, Buffer> {
 template <class Context, class T>
 class PooledStorage {
  public:
-  using context_type = Context;
-  using value_type = T;
-  using Pool = RowPool<Context, T>;
+  using context_type = Context;      ///< the backend's
+  using value_type = T;              ///< of a row's elements
+  using Pool = RowPool<Context, T>;  ///< what sequences share
 
   /// Slots of a pool that other sequences use too. Throws `invalid_argument` if there is none.
   explicit PooledStorage(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {
@@ -110,7 +112,7 @@ class PooledStorage {
   void release(Index slot) { pool_->release(slot); }                                          ///< gives a slot back
   PooledStorage make_empty() const { return PooledStorage(pool_); }                           ///< for a forked sequence
   RowsView<T> rows() const { return pool_->rows(); }                                          ///< `[slots x width]`
-  Index width() const { return pool_->width(); }
+  Index width() const { return pool_->width(); }                                              ///< elements of a row
 
  private:
   std::shared_ptr<Pool> pool_;

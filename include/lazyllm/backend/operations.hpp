@@ -20,11 +20,19 @@ namespace lazyllm {
 /// copies of one call happen in any order: no row that is written may be read or written by another.
 template <class T>
 struct RowCopy {
-  RowsView<const T> source;
-  std::span<const Index> from;
-  RowsView<T> target;
-  std::span<const Index> to;
+  RowsView<const T> source;     ///< `[any x width]`
+  std::span<const Index> from;  ///< `[copies]` rows of `source`
+  RowsView<T> target;           ///< `[any x width]`
+  std::span<const Index> to;    ///< `[copies]` rows of `target`
 };
+
+/// Copies row `from[i]` of `source` to row `to[i]` of `target` for every i, on any backend.
+template <class Context, class T>
+void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
+               std::span<const Index> to) {
+  const RowCopy<T> copy{source, from, target, to};
+  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+}
 
 /// The scores of one sequence: attention probabilities of some rows, mean over the query heads, reduced over the rows.
 template <class Keys>
@@ -33,8 +41,8 @@ struct ScoreTask {
   std::span<const Position> limits{};  ///< `[rows]` row first_row + i sees the first `limits[i]` keys, the others are 0
   Keys key_view{};                     ///< K of the sequence in this layer
   Positions keys{};                    ///< `[keys]` positions of the active tokens
-  Reduce reduce = Reduce::mean;
-  std::span<float> scores{};  ///< `[keys]` output, in the backend's memory
+  Reduce reduce = Reduce::mean;        ///< over the rows
+  std::span<float> scores{};           ///< `[keys]` output, in the backend's memory
 };
 
 /// Gives every key the highest score among the `width` (odd) keys around it. A score that is not finite stays in its
@@ -42,7 +50,7 @@ struct ScoreTask {
 struct PoolTask {
   std::span<const float> scores{};  ///< `[keys]` in the backend's memory
   std::span<float> pooled{};        ///< `[keys]` output, other memory
-  Index width = 1;
+  Index width = 1;                  ///< odd
 };
 
 /// Which keys of one sequence stay active: the highest scores, equal scores to the smaller position.

@@ -10,9 +10,9 @@ namespace lazyllm {
 /// head_stride`. Trivially copyable.
 template <Element T>
 struct ContiguousKeys {
-  using value_type = T;
+  using value_type = T;  ///< of the elements
 
-  const T* data = nullptr;
+  const T* data = nullptr;    ///< position 0, head 0
   Index position_stride = 0;  ///< elements from one token to the next
   Index head_stride = 0;      ///< elements from one head to the next
   Index kv_heads = 0;         ///< a divisor of the number of query heads (GQA)

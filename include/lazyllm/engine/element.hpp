@@ -18,8 +18,9 @@ concept Element = !std::is_integral_v<T> && !std::is_enum_v<T> && std::is_trivia
 
 /// An IEEE half by its bits, for engines that store `uint16_t`: `reinterpret_cast<const lazyllm::Float16*>(data)`.
 struct Float16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< as in memory
 
+  /// The value, exactly.
   LAZYLLM_HOST_DEVICE constexpr explicit operator float() const {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
     const std::uint32_t exponent = bits >> 10 & 0x1fU;
@@ -35,8 +36,9 @@ struct Float16 {
 
 /// A bfloat16 by its bits: the upper half of a float.
 struct BFloat16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< as in memory
 
+  /// The value, exactly.
   LAZYLLM_HOST_DEVICE constexpr explicit operator float() const {
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
   }

@@ -25,20 +25,20 @@ struct SequencePlan {
   Index first_row = 0;                   ///< where the sequence's rows begin in the batch
   Index tokens = 0;                      ///< tokens of the sequence so far, those of this step included
   Index outputs = 0;                     ///< the last rows that are read after the last layer
-  Mask mask = Mask::causal;
+  Mask mask = Mask::causal;              ///< of this sequence alone
 };
 
 /// The lists behind a `LayerPlan`: of all sequences, one after the other (CSR: `indptr` has one entry more than there
 /// are sequences).
 struct PlanLists {
-  std::vector<Position> positions;
-  std::vector<Position> keys;
-  std::vector<Position> key_limits;
-  std::vector<Index> row_indptr = {0};
-  std::vector<Index> key_indptr = {0};
-  std::vector<Index> tokens;
-  std::vector<Index> outputs;
-  std::vector<Mask> masks;
+  std::vector<Position> positions;      ///< `[rows]`
+  std::vector<Position> keys;           ///< positions of the active tokens
+  std::vector<Position> key_limits;     ///< `[rows]`
+  std::vector<Index> row_indptr = {0};  ///< `[sequences + 1]`
+  std::vector<Index> key_indptr = {0};  ///< `[sequences + 1]`
+  std::vector<Index> tokens;            ///< `[sequences]`
+  std::vector<Index> outputs;           ///< `[sequences]`
+  std::vector<Mask> masks;              ///< `[sequences]`
 };
 
 /// What the engine's attention block computes in one layer for a ragged batch. A view of `PlanLists` in host memory; in

@@ -12,7 +12,7 @@ namespace lazyllm {
 /// Trivially copyable.
 template <Element T>
 struct PagedKeys {
-  using value_type = T;
+  using value_type = T;  ///< of the elements
 
   const T* data = nullptr;                   ///< page 0
   const std::int32_t* page_table = nullptr;  ///< page numbers in order of position; in the backend's memory

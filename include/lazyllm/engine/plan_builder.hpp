@@ -17,9 +17,9 @@ class PlanBuilder {
   /// One sequence of a dense forward pass: `history` tokens that have K/V in every layer, then `new_tokens` more, of
   /// which the last `outputs` are read after the last layer.
   struct Extent {
-    Index history = 0;
-    Index new_tokens = 0;
-    Index outputs = 1;
+    Index history = 0;     ///< tokens that have K/V in every layer
+    Index new_tokens = 0;  ///< tokens to compute
+    Index outputs = 1;     ///< rows that are read after the last layer
   };
 
   /// Plans a dense forward pass: the new tokens are the rows, all tokens are the keys.

@@ -16,14 +16,14 @@ enum class Reduce : std::uint8_t { mean, max };
 /// copyable.
 template <Element T>
 struct QueryRows {
-  using value_type = T;
+  using value_type = T;  ///< of the elements
 
-  const T* data = nullptr;
-  Index row_stride = 0;   ///< elements from one row to the next
-  Index head_stride = 0;  ///< elements from one head to the next
-  Index heads = 0;        ///< query heads; a multiple of `kv_heads` of the key view (GQA)
-  Index head_dim = 0;
-  float scale = 1;  ///< factor of the logits, 1/sqrt(head_dim) in most models
+  const T* data = nullptr;  ///< row 0, head 0
+  Index row_stride = 0;     ///< elements from one row to the next
+  Index head_stride = 0;    ///< elements from one head to the next
+  Index heads = 0;          ///< query heads; a multiple of `kv_heads` of the key view (GQA)
+  Index head_dim = 0;       ///< elements of a head
+  float scale = 1;          ///< factor of the logits, 1/sqrt(head_dim) in most models
 
   /// Pointer to the `[head_dim]` elements of one head of one row.
   LAZYLLM_HOST_DEVICE constexpr const T* query(Index row, Index head) const {

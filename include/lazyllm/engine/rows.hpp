@@ -10,10 +10,10 @@ namespace lazyllm {
 /// Non-owning view of a row-major matrix `[rows x width]` in host or device memory. Trivially copyable.
 template <class T>
 struct RowsView {
-  T* data = nullptr;
-  Index rows = 0;
-  Index width = 0;
-  Index stride = 0;  ///< elements from one row to the next, >= width
+  T* data = nullptr;  ///< row 0
+  Index rows = 0;     ///< number of rows
+  Index width = 0;    ///< elements of a row
+  Index stride = 0;   ///< elements from one row to the next, >= width
 
   constexpr RowsView() = default;
   /// A matrix without gaps between its rows.

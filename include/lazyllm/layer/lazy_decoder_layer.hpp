@@ -20,6 +20,7 @@ struct NoFeedForward {
 template <class AttentionBlock, class FeedForwardBlock = NoFeedForward>
 class LazyDecoderLayer {
  public:
+  /// A layer of these two blocks.
   explicit LazyDecoderLayer(AttentionBlock attention, FeedForwardBlock feed_forward = {})
       : attention_(std::move(attention)), feed_forward_(std::move(feed_forward)) {}
 
@@ -43,7 +44,9 @@ class LazyDecoderLayer {
     }
   }
 
+  /// The engine's attention block.
   AttentionBlock& attention() { return attention_; }
+  /// The engine's feed-forward block.
   FeedForwardBlock& feed_forward() { return feed_forward_; }
 
  private:

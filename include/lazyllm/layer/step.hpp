@@ -11,12 +11,12 @@
 #include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/layer_plan.hpp"
-#include "lazyllm/engine/plan_builder.hpp"
+#include "lazyllm/layer/hidden_rows.hpp"
+#include "lazyllm/layer/step_batch.hpp"
 #include "lazyllm/layer/step_member.hpp"
 #include "lazyllm/layer/step_output.hpp"
 #include "lazyllm/layer/step_stats.hpp"
-#include "lazyllm/layer/transition.hpp"
-#include "lazyllm/pruner/batch_pruner.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
 
 namespace lazyllm {
 
@@ -33,42 +33,36 @@ namespace lazyllm {
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 class Step {
  public:
-  using aux_type = typename Sequence::aux_type;
-  using context_type = typename Sequence::context_type;
-  using value_type = typename Sequence::value_type;
-  using Entry = StepEntry<Sequence, Pruner>;
+  using aux_type = typename Sequence::aux_type;          ///< where rows are parked
+  using context_type = typename Sequence::context_type;  ///< the backend's
+  using value_type = typename Sequence::value_type;      ///< of the hidden states
+  using Entry = StepEntry<Sequence, Pruner>;             ///< what one sequence contributes
 
   /// The largest step to make room for.
   struct Capacity {
-    Index sequences = 1;
-    Index tokens = 0;  ///< of all sequences together, history included
-    Index rows = 0;    ///< of the running batch: new tokens and tokens that may be revived
-    Index layers = 0;
-    Index hidden_size = 0;
+    Index sequences = 1;    ///< of the batch
+    Index tokens = 0;       ///< of all sequences together, history included
+    Index rows = 0;         ///< of the running batch: new tokens and tokens that may be revived
+    Index layers = 0;       ///< of the model
+    Index hidden_size = 0;  ///< elements of a row
   };
 
   /// Layers that share one plan: an engine can run them as one graph. If `rows_change`, the rows change between the
   /// attention and the feed-forward of the last of them.
   struct Segment {
-    Index first = 0;
-    Index last = 0;
-    bool rows_change = false;
+    Index first = 0;           ///< the layer to run now
+    Index last = 0;            ///< the last layer with this plan
+    bool rows_change = false;  ///< after the attention of the last one
   };
 
   /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with
   /// the longest sequence that is scored.
   void reserve(context_type& context, const Capacity& capacity) {
-    plan_.reserve(capacity.sequences, capacity.tokens);
-    transition_.reserve(capacity.sequences, capacity.tokens, capacity.rows);
-    pruner_.reserve(context, capacity.sequences, capacity.tokens);
-    for (auto& hidden : hidden_) hidden.reserve(context, capacity.rows, capacity.hidden_size);
-    for (auto* list : {&copied_rows_, &copied_targets_, &unranked_}) {
-      list->reserve(detail::to_size(std::max(capacity.rows, capacity.tokens)));
-    }
-    stats_.layers.reserve(detail::to_size(capacity.layers));
-    members_.reserve(detail::to_size(capacity.sequences));
-    requests_.reserve(detail::to_size(capacity.sequences));
+    batch_.reserve(context, capacity.sequences, capacity.tokens, capacity.rows);
+    hidden_.reserve(context, capacity.rows, capacity.hidden_size);
+    for (auto* list : {&output_rows_, &output_targets_}) list->reserve(detail::to_size(capacity.rows));
     output_indptr_.reserve(detail::to_size(capacity.sequences + 1));
+    stats_.layers.reserve(detail::to_size(capacity.layers));
   }
 
   /// Starts a step and returns the rows of layer 0, `[plan().rows() x hidden_size]` without gaps, for the caller to
@@ -81,30 +75,12 @@ class Step {
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     check(entries);
     layers_ = entries.front().sequence->layers();
-    hidden_size_ = entries.front().sequence->aux().hidden_size();
     layer_ = 0;
-    failures_.clear();
     output_indptr_.clear();
     stats_.layers.assign(detail::to_size(layers_), {});
     guard([&] {
-      Index tokens = 0;
-      bool sums = false;
-      for (const Entry& entry : entries) {
-        members_.emplace_back(entry, members_.size());
-        tokens += members_.back().tokens;
-        sums |= detail::over_layers(entry.pruner->score());
-      }
-      // Buffers that swap places grow together, or the smaller one would grow in a later step.
-      for (PlanBuilder* plan : {&plan_, &transition_.next()}) plan->reserve(std::ssize(entries), tokens);
-      if (sums) pruner_.reserve_sums(context, tokens);
-      plan_.clear();
-      for (Member& member : members_) enter(member);
-      rows_ = plan_.row_count();
-      current_ = 0;
-      for (auto& hidden : hidden_) {
-        if (hidden.rows().rows > 0 && hidden.rows().width != hidden_size_) hidden = {};
-      }
-      hidden_[current_].reserve(context, rows_, hidden_size_);
+      batch_.begin(context, entries);
+      hidden_.start(context, batch_.plan().row_count(), entries.front().sequence->aux().hidden_size());
       begin_layer();
     });
     return hidden();
@@ -121,7 +97,7 @@ class Step {
   LayerPlan plan() const {
     if (!running()) detail::fail<logic_error>("Step: no layer is left to run: no step is running");
     if (layer_ == layers_) detail::fail<logic_error>("Step: no layer is left to run: all ", layers_, " have");
-    return plan_.layer(layer_, layers_, scores_wanted_);
+    return batch_.plan().layer(layer_, layers_, scores_wanted_);
   }
 
   /// The layers from the one to run now that share its plan. Throws like `plan`.
@@ -132,9 +108,10 @@ class Step {
 
   /// The running batch, without gaps between the rows: `[plan().rows() x hidden_size]` before a layer's attention, the
   /// rows that go on after it, and the output rows at the end.
-  RowsView<value_type> hidden() const { return hidden_[current_].rows().subrows(0, rows_); }
+  RowsView<value_type> hidden() const { return hidden_.rows(); }
 
-  bool running() const { return !members_.empty(); }
+  /// Whether a step has begun and not ended.
+  bool running() const { return !batch_.members().empty(); }
 
   /// Finishes the step after its last layer. Throws `logic_error` if layers are missing.
   StepOutput<value_type> end() {
@@ -143,18 +120,15 @@ class Step {
     }
     stats_.aux_rows = 0;
     stats_.aux_bytes = 0;
-    for (Member& member : members_) {
-      member.commit();
-      stats_.aux_rows += member.entry.sequence->aux().parked_rows();
-      stats_.aux_bytes += member.entry.sequence->aux().parked_bytes();
-    }
-    members_.clear();
-    std::ranges::sort(failures_, {}, &StepFailure::entry);
-    return {hidden(), output_indptr_, failures_};
+    batch_.commit([this](const Sequence& sequence) {
+      stats_.aux_rows += sequence.aux().parked_rows();
+      stats_.aux_bytes += sequence.aux().parked_bytes();
+    });
+    return {hidden(), output_indptr_, batch_.failures()};
   }
 
   /// Gives up a running step: every sequence is as it was before.
-  void abort() noexcept { members_.clear(); }
+  void abort() noexcept { batch_.roll_back(); }
 
   /// What the last step did, or the running one so far.
   const StepStats& stats() const { return stats_; }
@@ -178,29 +152,23 @@ class Step {
   void advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
     const auto depth = static_cast<Depth>(layer_ + 1);
-    for (Index s = 0; s < plan.sequences(); ++s) {
-      if (member(s).joined) member(s).running.set_depth(plan.sequence(s).positions, depth);
-    }
+    batch_.set_depth(plan, depth);
     if (plan.outputs_only()) {
       keep_outputs(context, plan);
       ++layer_;
       return;
     }
-    request_scores(depth);
-    if (!requests_.empty()) pruner_.score(context, block, plan, std::span<const PruneRequest<Pruner>>(requests_));
-    if (change_ == depth) change_batch(context, plan, depth);
-    stats_.layers[detail::to_size(layer_)].kept = plan_.key_count();
+    LayerStats& layer = stats_.layers[detail::to_size(layer_)];
+    batch_.score(context, block, plan, depth);
+    if (change_ == depth) {
+      stats_.layers[detail::to_size(depth)].revived = batch_.change(context, plan, depth, hidden_);
+    }
+    layer.kept = batch_.plan().key_count();
     ++layer_;
     begin_layer();
   }
 
  private:
-  using Member = detail::StepMember<Sequence, Pruner>;
-  template <class T>
-  using Buffer = typename context_type::template Buffer<T>;
-
-  Member& member(Index s) { return members_[detail::to_size(s)]; }
-
   void check(std::span<const Entry> entries) const {
     if (running()) detail::fail<logic_error>("Step::begin: a step is running; end or abort it first");
     if (entries.empty()) detail::fail("Step::begin: no entries, at least 1 is needed");
@@ -227,254 +195,45 @@ class Step {
     }
   }
 
-  /// Finds out what `find` finds of the policy, which may fail the member alone.
-  template <class Find>
-  void ask(Member& member, const Find& find) {
-    try {
-      find();
-    } catch (...) {
-      fail(member, std::current_exception());
-    }
-  }
-
-  void fail(Member& member, const std::exception_ptr& error) {
-    failures_.push_back({&member - members_.data(), error});
-    member.fail_with(error);
-    if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
-  }
-
-  /// Plans layer 0 of a sequence, or its later entry.
-  void enter(Member& member) {
-    if (member.stage > 0) {
-      const auto& keys = member.running.prompt().keys;
-      unranked_.clear();
-      for (const Position key : keys) {
-        if (member.running.depth(key) == member.stage) unranked_.push_back(key);
-      }
-      member.choose_part(std::ssize(unranked_), [&](Index i) { return unranked_[detail::to_size(i)]; });
-      member.active = std::ranges::lower_bound(keys, member.limit) - keys.begin();
-      member.event = member.stage;
-    } else {
-      const Index first = member.first_row();
-      member.choose_part(member.tokens - first, [first](Index i) { return first + i; });
-      if (member.limit > first) {
-        member.joined = true;
-        member.active = member.limit;
-        ask(member, [&] { member.find_event(0); });
-      } else {
-        member.leave();
-      }
-      if (member.joined) {
-        member.running.enter(first, member.limit);
-        plan_.append_rows(first, member.limit);
-        plan_.append_keys(0, member.limit);
-      }
-    }
-    plan_.finish_sequence(member.tokens, outputs(member));
-  }
-
-  static Index outputs(const Member& member) { return member.joined && member.last_part ? member.entry.outputs : 0; }
-
   /// Counts the layer to run now, and finds the layer at which the batch changes next.
   void begin_layer() {
     LayerStats& layer = stats_.layers[detail::to_size(layer_)];
-    layer.active = layer.kept = plan_.key_count();
-    layer.computed = rows_;
-    change_ = layers_;
-    scores_wanted_ = false;
-    for (const Member& member : members_) {
-      change_ = std::min(change_, member.event);
-      scores_wanted_ |= wants_scores(member, layer_ + 1);
-    }
-  }
-
-  static bool wants_scores(const Member& member, Index depth) {
-    if (!member.joined || !member.last_part) return false;
-    return (member.event == depth && member.selection.ranks()) ||
-           (member.sums_scores() && member.event < member.layers);
-  }
-
-  /// Lists what the pruners are asked after the layer that has run.
-  void request_scores(Index depth) {
-    requests_.clear();
-    for (const Member& member : members_) {
-      if (!wants_scores(member, depth)) continue;
-      requests_.push_back({.pruner = member.entry.pruner,
-                           .sequence = &member - members_.data(),
-                           .new_tokens = member.prompt_tokens,
-                           .outputs = member.entry.outputs,
-                           .selection = member.ends_at(depth) ? member.selection : Selection{}});
-    }
-  }
-
-  /// Prunes, and makes the next layer's batch the running one.
-  void change_batch(context_type& context, const LayerPlan& plan, Depth depth) {
-    pruner_.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
-                  [&](Index s, Position position) { return pruned_here(member(s), position, depth); });
-    transition_.start(depth);
-    std::size_t request = 0;
-    for (Index s = 0; s < plan.sequences(); ++s) {
-      const bool requested = request < requests_.size() && requests_[request].sequence == s;
-      change_sequence(context, plan, s, depth, requested ? request : no_request);
-      request += requested;
-    }
-    const Index next_rows = transition_.next().row_count();
-    if (transition_.moves_rows(rows_)) {
-      auto& next_buffer = hidden_[1 - current_];
-      next_buffer.reserve(context, next_rows, hidden_size_);
-      transition_.move_rows(context, hidden(), next_buffer.rows().subrows(0, next_rows));
-      current_ = 1 - current_;
-      rows_ = next_rows;
-    }
-    pruner_.advance_sums(context);
-    stats_.layers[detail::to_size(layer_ + 1)].revived = transition_.revived_rows();
-    std::swap(plan_, transition_.next());
-  }
-
-  /// Appends one sequence to the next batch.
-  void change_sequence(context_type& context, const LayerPlan& plan, Index s, Depth depth, std::size_t request) {
-    Member& member = this->member(s);
-    const SequencePlan part = plan.sequence(s);
-    if (!member.joined) {
-      if (member.event == depth) return join(context, member, part, depth);
-      return transition_.leave_out(part);
-    }
-    if (member.ends_at(depth) && member.waits) {
-      member.leave();
-      return transition_.add(
-          member.running, part, 0, [](Index) { return Position{}; }, 0);
-    }
-    const auto add = [&](Index count, const auto& index_at) {
-      if (member.ends_at(depth)) {
-        count = end_stage(context, plan, s, depth, count, index_at);
-        if (!member.joined) return transition_.leave_out(part);  // its policy threw
-      }
-      if (member.sums_scores()) {
-        for (Index i = 0; i < count; ++i) {
-          pruner_.carry(plan.key_indptr()[detail::to_size(s)] + index_at(i), transition_.next().key_count() + i);
-        }
-      }
-      transition_.add(
-          member.running, part, count, [&](Index i) { return part.keys[detail::to_size(index_at(i))]; },
-          outputs(member));
-    };
-    if (!member.ends_at(depth) || member.selection.kind == Selection::Kind::all) {
-      add(std::ssize(part.keys), [](Index i) { return i; });
-    } else if (member.selection.ranks()) {
-      if (const Index bad = pruner_.bad(request); bad >= 0) {
-        ask(member, [&] {
-          detail::fail("the score of position ", part.keys[detail::to_size(bad)], " of sequence ", s, " after ", depth,
-                       " layers is not a finite number");
-        });
-        return transition_.leave_out(part);
-      }
-      const std::span<const Index> kept = pruner_.kept(request);
-      add(std::ssize(kept), [kept](Index i) { return kept[detail::to_size(i)]; });
-    } else {
-      unranked_.clear();
-      for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        if (!pruned_here(member, part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
-      }
-      add(std::ssize(unranked_), [this](Index i) { return unranked_[detail::to_size(i)]; });
-    }
-  }
-
-  /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
-  static bool pruned_here(const Member& member, Position position, Depth depth) {
-    return position < member.tokens - member.prompt_tokens && member.running.depth(position) == depth &&
-           member.running.parked(position) && !member.running.waits_for_prompt(position);
-  }
-
-  /// Ends a stage, or revives within one, with `count` kept keys. Returns how many of them take part in the next layer.
-  template <class IndexAt>
-  Index end_stage(context_type& context, const LayerPlan& plan, Index s, Depth depth, Index count,
-                  const IndexAt& index_at) {
-    Member& member = this->member(s);
-    const Positions keys = plan.sequence(s).keys;
-    const auto key_at = [&](Index i) { return keys[detail::to_size(index_at(i))]; };
-    member.active = count;
-    if (member.last_part && member.entry.max_rows < count) {
-      stage_rows_.clear();
-      for (Index i = 0; i < count; ++i) {
-        if (member.running.depth(key_at(i)) == depth) stage_rows_.push_back(key_at(i));
-      }
-      if (std::ssize(stage_rows_) > member.entry.max_rows) {
-        if (member.sums_scores()) {
-          copied_rows_.clear();
-          for (Index i = 0; i < count; ++i) {
-            copied_rows_.push_back(plan.key_indptr()[detail::to_size(s)] + index_at(i));
-          }
-          pruner_.take_sums(context, copied_rows_, member.stage_sums);
-        }
-        member.new_stage = true;
-        member.stage = depth;
-        for (Index i = 0; i < count; ++i) member.stage_keys.push_back(key_at(i));
-        member.choose_part(std::ssize(stage_rows_), [&](Index i) { return stage_rows_[detail::to_size(i)]; });
-        member.active = std::ranges::lower_bound(member.stage_keys, member.limit) - member.stage_keys.begin();
-      }
-    }
-    ask(member, [&] { member.find_event(depth); });
-    return member.active;
-  }
-
-  /// Appends a sequence whose prompt goes on from a deeper layer.
-  void join(context_type& context, Member& member, const SequencePlan& part, Depth depth) {
-    member.joined = true;
-    ask(member, [&] { member.find_event(depth); });
-    if (!member.joined) return transition_.leave_out(part);
-    const auto& prompt = member.running.prompt();
-    if (member.sums_scores()) {
-      pruner_.put_sums(context, prompt.score_sums, member.active, transition_.next().key_count());
-    }
-    transition_.add(
-        member.running, part, member.active, [&](Index i) { return prompt.keys[detail::to_size(i)]; }, outputs(member));
+    layer.active = layer.kept = batch_.plan().key_count();
+    layer.computed = hidden_.count();
+    change_ = batch_.next_change(layers_);
+    scores_wanted_ = batch_.wants_scores(layer_ + 1);
   }
 
   /// After the last layer's attention only the output rows are of use.
   void keep_outputs(context_type& context, const LayerPlan& plan) {
-    copied_rows_.clear();
-    copied_targets_.clear();
+    output_rows_.clear();
+    output_targets_.clear();
     output_indptr_.assign(1, 0);
     for (Index s = 0; s < plan.sequences(); ++s) {
       const Index end = plan.row_indptr()[detail::to_size(s + 1)];
       for (Index row = end - plan.outputs()[detail::to_size(s)]; row < end; ++row) {
-        copied_targets_.push_back(std::ssize(copied_rows_));
-        copied_rows_.push_back(row);
+        output_targets_.push_back(std::ssize(output_rows_));
+        output_rows_.push_back(row);
       }
-      output_indptr_.push_back(std::ssize(copied_rows_));
+      output_indptr_.push_back(std::ssize(output_rows_));
     }
-    const Index outputs = std::ssize(copied_rows_);
-    if (rows_ == outputs) return;
-    auto& next_buffer = hidden_[1 - current_];
-    next_buffer.reserve(context, outputs, hidden_size_);
-    const RowCopy<value_type> copy{hidden(), copied_rows_, next_buffer.rows(), copied_targets_};
+    const Index outputs = std::ssize(output_rows_);
+    if (hidden_.count() == outputs) return;
+    const RowCopy<value_type> copy{hidden(), output_rows_, hidden_.next(context, outputs), output_targets_};
     copy_rows(context, std::span<const RowCopy<value_type>>(&copy, 1));
-    current_ = 1 - current_;
-    rows_ = outputs;
+    hidden_.swap(outputs);
   }
 
-  static constexpr std::size_t no_request = static_cast<std::size_t>(-1);
-
-  std::vector<Member> members_;  // empty while no step is running
-  PlanBuilder plan_;
-  Transition<aux_type> transition_;
-  BatchPruner<context_type, Pruner> pruner_;
-  Buffer<value_type> hidden_[2];
-  std::vector<PruneRequest<Pruner>> requests_;
-  std::vector<Index> unranked_;
-  std::vector<Position> stage_rows_;
-  std::vector<Index> copied_rows_;
-  std::vector<Index> copied_targets_;
+  detail::StepBatch<Sequence, Pruner> batch_;
+  HiddenRows<context_type, value_type> hidden_;
+  std::vector<Index> output_rows_;
+  std::vector<Index> output_targets_;
   std::vector<Index> output_indptr_;
-  std::vector<StepFailure> failures_;
   StepStats stats_;
   Index layers_ = 0;
-  Index hidden_size_ = 0;
-  Index layer_ = 0;   // layers that have run
-  Index change_ = 0;  // layers that have run when the batch changes next
-  Index rows_ = 0;
+  Index layer_ = 0;             // layers that have run
+  Index change_ = 0;            // layers that have run when the batch changes next
   bool scores_wanted_ = false;  // whether this layer's scores will be asked for
-  int current_ = 0;             // which of the two buffers is the running batch
 };
 
 }  // namespace lazyllm

@@ -19,10 +19,10 @@ namespace lazyllm {
 /// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
 template <class Sequence, class Pruner>
 struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_rows`
 
-  Sequence* sequence = nullptr;
-  const Pruner* pruner = nullptr;
+  Sequence* sequence = nullptr;    ///< in no other entry or running step
+  const Pruner* pruner = nullptr;  ///< the same type for all entries
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
@@ -70,9 +70,10 @@ struct StepMember {
     tokens = running.sequence().length();
     prompt_tokens = prompt.tokens + entry.new_tokens;
     stage = prompt.layer;
-    if (stage > 0 && entry.new_tokens > 0) {
-      fail("Step::begin: entry ", number, " has ", entry.new_tokens,
-           " new tokens, out of range 0 to 0: rows of its prompt wait for layer ", stage);
+    if (stage > 0 && (entry.more || entry.new_tokens > 0)) {
+      fail("Step::begin: entry ", number, " has ", entry.new_tokens, " new tokens",
+           entry.more ? " and more to come" : "",
+           ", out of range 0 to 0: its prompt is ranked already and goes on first");
     }
     const Index most_outputs = stage == 0 ? tokens - first_row() : trailing(prompt.keys);
     if (entry.outputs < 0 || (!entry.more && entry.outputs > most_outputs)) {

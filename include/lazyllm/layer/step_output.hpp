@@ -10,7 +10,7 @@ namespace lazyllm {
 
 /// An entry of a step that failed alone. Its sequence is as it was before the step.
 struct StepFailure {
-  Index entry = 0;
+  Index entry = 0;           ///< number of the entry
   std::exception_ptr error;  ///< what a policy threw, or `invalid_argument` for a score that is not a finite number
 };
 

@@ -18,8 +18,8 @@ namespace lazyllm {
 template <class Aux>
 class Transition {
  public:
-  using context_type = typename Aux::context_type;
-  using value_type = typename Aux::value_type;
+  using context_type = typename Aux::context_type;  ///< the backend's
+  using value_type = typename Aux::value_type;      ///< of the hidden states
 
   /// Makes room for steps of `sequences` sequences with `tokens` tokens in all and `rows` rows.
   void reserve(Index sequences, Index tokens, Index rows) {
@@ -75,11 +75,17 @@ class Transition {
     next_.finish_sequence(part.tokens, outputs);
   }
 
+  /// Appends a sequence whose rows are all parked, and which has no keys.
+  void park_all(RunningSequence<Aux>& running, const SequencePlan& part) {
+    add(
+        running, part, 0, [](Index) { return Position{}; }, 0);
+  }
+
   /// Appends a sequence that has left the step: its rows are lost.
   void leave_out(const SequencePlan& part) { next_.finish_sequence(part.tokens, 0); }
 
-  PlanBuilder& next() { return next_; }
-  Index revived_rows() const { return std::ssize(revived_); }
+  PlanBuilder& next() { return next_; }                        ///< the plan of the next layer
+  Index revived_rows() const { return std::ssize(revived_); }  ///< of all sequences
 
   /// Whether the next batch has other rows than this one.
   bool moves_rows(Index rows) const { return std::ssize(copied_rows_) != rows || !revived_.empty(); }

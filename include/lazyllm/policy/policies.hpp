@@ -9,6 +9,7 @@ namespace lazyllm {
 
 /// Prunes nothing: dense inference.
 struct KeepAll {
+  /// Keeps all tokens, at every point.
   Selection operator()(const PrunePoint&) const { return {}; }
 };
 
@@ -32,6 +33,7 @@ class KeepRatio {
 
 /// The schedule drawn in the paper's figures, for a model of any depth: keeps 70 % after each 30 % of the layers.
 struct PaperPolicy {
+  /// Keeps 70 % of the active tokens at the three points.
   Selection operator()(const PrunePoint& point) const {
     for (const Index tenths : {3, 6, 9}) {
       if (point.layers_run == tenths * point.layers / 10) {

@@ -12,14 +12,16 @@ namespace lazyllm {
 /// A pruning layer. `layers_run` 2 means between the second and the third layer, by the scores of the second, whose
 /// `LayerPlan::layer()` is 1.
 struct LayerKeep {
-  Index layers_run = 0;
-  double keep = 1;  ///< keep ratio in (0, 1], or the share of the scores for top-p
+  Index layers_run = 0;  ///< at least 1, below the model's layers
+  double keep = 1;       ///< keep ratio in (0, 1], or the share of the scores for top-p
 };
 
 /// The pruning layers of a policy in ascending order, each with a number in (0, 1].
 class Schedule {
  public:
+  /// Prunes nothing.
   Schedule() = default;
+  /// The same checks as for a vector.
   Schedule(std::initializer_list<LayerKeep> points) : Schedule(std::vector<LayerKeep>(points)) {}
 
   /// Throws `invalid_argument` if a layer is below 1 or not above the one before, or a number is outside (0, 1].
@@ -53,7 +55,7 @@ class Schedule {
     return nullptr;
   }
 
-  const std::vector<LayerKeep>& points() const { return points_; }
+  const std::vector<LayerKeep>& points() const { return points_; }  ///< ascending by layer
 
  private:
   std::vector<LayerKeep> points_;

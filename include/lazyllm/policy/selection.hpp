@@ -25,6 +25,7 @@ struct PrunePoint {
 
 /// A policy's answer: which of the active tokens stay active in the next layer.
 struct Selection {
+  /// Which tokens stay.
   enum class Kind : std::uint8_t {
     all,               ///< every active token
     top_k,             ///< the `k` highest scores, equal scores to the smaller position
@@ -32,11 +33,11 @@ struct Selection {
     not_pruned_before  ///< the tokens that no earlier step has pruned here: what was pruned once stays pruned
   };
 
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_revived`
 
-  Kind kind = Kind::all;
-  Index k = 0;
-  double p = 1;
+  Kind kind = Kind::all;  ///< decides which of the following count
+  Index k = 0;            ///< with top_k; at least 1
+  double p = 1;           ///< with top_p; in (0, 1]
   /// With top_k and top_p: positions below it are always kept. They count as kept.
   Index protect_first = 0;
   /// With top_k and top_p: the last positions of the sequence, so many, are always kept; at least the last one.

@@ -11,9 +11,10 @@ namespace lazyllm {
 /// Always keeps the first `count` positions: models that use early tokens as attention sinks break without them.
 template <SelectionPolicy Policy>
 struct ProtectFirst {
-  Policy policy;
-  Index count = 0;
+  Policy policy;    ///< whose answer is edited
+  Index count = 0;  ///< at least 0
 
+  /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
     selection.protect_first = std::max(selection.protect_first, count);
@@ -24,9 +25,10 @@ struct ProtectFirst {
 /// Always keeps the last `count` positions of the sequence, for example the question at a prompt's end.
 template <SelectionPolicy Policy>
 struct ProtectLast {
-  Policy policy;
-  Index count = 0;
+  Policy policy;    ///< whose answer is edited
+  Index count = 0;  ///< at least 0
 
+  /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
     selection.protect_last = std::max(selection.protect_last, count);
@@ -39,9 +41,10 @@ struct ProtectLast {
 /// of a mask further in.
 template <SelectionPolicy Policy>
 struct ProtectMask {
-  Policy policy;
-  std::span<const std::uint8_t> mask;
+  Policy policy;                       ///< whose answer is edited
+  std::span<const std::uint8_t> mask;  ///< `[positions]`
 
+  /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
     selection.protect_mask = mask;
@@ -53,9 +56,10 @@ struct ProtectMask {
 /// not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper.
 template <SelectionPolicy Policy>
 struct ReviveAtMost {
-  Policy policy;
-  Index count = 0;
+  Policy policy;    ///< whose answer is edited
+  Index count = 0;  ///< at least 0
 
+  /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
     selection.max_revived = std::min(selection.max_revived, count);
@@ -66,9 +70,10 @@ struct ReviveAtMost {
 /// Prunes nothing while a sequence has fewer than `tokens` tokens.
 template <SelectionPolicy Policy>
 struct MinTokens {
-  Policy policy;
-  Index tokens = 0;
+  Policy policy;     ///< whose answer is edited
+  Index tokens = 0;  ///< at least 0
 
+  /// The edited answer.
   Selection operator()(const PrunePoint& point) const { return point.tokens < tokens ? Selection{} : policy(point); }
 };
 
@@ -76,8 +81,9 @@ struct MinTokens {
 /// early and the later ones come from all tokens.
 template <SelectionPolicy Policy>
 struct PrefillOnly {
-  Policy policy;
+  Policy policy;  ///< whose answer is edited
 
+  /// The edited answer.
   Selection operator()(const PrunePoint& point) const { return point.new_tokens > 1 ? policy(point) : Selection{}; }
 };
 

@@ -16,11 +16,11 @@ namespace lazyllm {
 /// What one sequence of a batch wants from its pruner in a layer.
 template <PrunesTokens P>
 struct PruneRequest {
-  const P* pruner = nullptr;
-  Index sequence = 0;    ///< number of the sequence in the plan
-  Index new_tokens = 0;  ///< tokens of its prompt or decode step
-  Index outputs = 1;     ///< the last tokens, so many, are protected
-  Selection selection;   ///< where it ranks: keep these tokens; else only sum the scores over the layers
+  const P* pruner = nullptr;  ///< of the sequence
+  Index sequence = 0;         ///< number of the sequence in the plan
+  Index new_tokens = 0;       ///< tokens of its prompt or decode step
+  Index outputs = 1;          ///< the last tokens, so many, are protected
+  Selection selection;        ///< where it ranks: keep these tokens; else only sum the scores over the layers
 };
 
 /// The pruners of a batch at work: scores -> kept indices of all sequences, in as many launches as for one sequence.
@@ -28,7 +28,8 @@ struct PruneRequest {
 template <Backend Context, PrunesTokens P>
 class BatchPruner {
  public:
-  using Score = typename P::score_type;
+  using Score = typename P::score_type;  ///< of all sequences
+  /// Memory of the backend.
   template <class T>
   using Buffer = typename Context::template Buffer<T>;
 

@@ -18,10 +18,10 @@ namespace lazyllm {
 
 /// How a run prunes, as a file can hold it: one entry of what `lazyllm-calibrate` writes.
 struct Preset {
-  Schedule schedule = {};  ///< keep ratios; without points nothing is pruned
-  AttentionScore score = {};
-  Index protect_first = 0;
-  Index protect_last = 1;
+  Schedule schedule = {};                    ///< keep ratios; without points nothing is pruned
+  AttentionScore score = {};                 ///< how tokens rank
+  Index protect_first = 0;                   ///< positions below it are always kept
+  Index protect_last = 1;                    ///< the last tokens, so many, are always kept
   Index max_revived = Selection::unlimited;  ///< at each pruning layer of a step
 };
 

@@ -70,8 +70,13 @@ inline std::string to_text(const Schedule& schedule) {
   return result;
 }
 
-/// Reads `last`, `mean:N` or `max:N` (over the last N queries), followed by any of `+layers` and `+pool:W`, for example
-/// `mean:8+pool:5`. Throws `invalid_argument` on anything else.
+/// What `parse_score` reads, in words.
+inline constexpr std::string_view score_syntax =
+    "last, or mean:N or max:N over the last N tokens; then any of +layers (summed over the layers) and +pool:W "
+    "(highest "
+    "of W neighbours, W odd)";
+
+/// Reads what `score_syntax` says, for example `mean:8+pool:5`. Throws `invalid_argument` on anything else.
 inline AttentionScore parse_score(std::string_view text) {
   AttentionScore score;
   std::string_view rest = text.data() == nullptr ? "" : text;
@@ -87,8 +92,7 @@ inline AttentionScore parse_score(std::string_view text) {
     } else if (!first && part == "layers") {
       score.over_layers = true;
     } else if (first || !is_number("pool:", score.pooling)) {
-      detail::fail("score '", text, "': '", part,
-                   "' is not understood; a score is last, mean:N or max:N, then any of +layers and +pool:W");
+      detail::fail("score '", text, "': '", part, "' is not understood; a score is ", score_syntax);
     }
   }
   score.check();
@@ -108,9 +112,9 @@ inline std::string to_text(const AttentionScore& score) {
 
 /// A policy by name: what programs read, show in their help and test.
 struct NamedPolicy {
-  std::string_view prefix;   ///< before the schedule
-  std::string_view meaning;  ///< of the schedule's numbers
-  AnyPolicy (*make)(Schedule);
+  std::string_view prefix;      ///< before the schedule
+  std::string_view meaning;     ///< of the schedule's numbers
+  AnyPolicy (*make)(Schedule);  ///< the policy with a schedule
 };
 
 /// All policies that have a schedule.
@@ -123,14 +127,26 @@ inline constexpr std::array<NamedPolicy, 3> named_policies = {{
      [](Schedule schedule) { return AnyPolicy(StaticPruning(std::move(schedule))); }},
 }};
 
-/// Reads a schedule with the prefix of a named policy, or `paper` for `PaperPolicy`. Throws `invalid_argument` on
-/// anything else.
-inline AnyPolicy parse_policy(std::string_view text) {
+/// Reads a schedule for a model of `layers` layers with the prefix of a named policy, or `paper` for `PaperPolicy`.
+/// Throws `invalid_argument` on anything else, and for a layer that the model does not have.
+inline AnyPolicy parse_policy(std::string_view text, Index layers) {
   if (text == "paper") return PaperPolicy();
-  for (auto policy = named_policies.rbegin(); policy != named_policies.rend(); ++policy) {
-    if (text.starts_with(policy->prefix)) return policy->make(parse_schedule(text.substr(policy->prefix.size())));
+  const std::size_t at = text.find('@');
+  const std::string_view prefix = at == std::string_view::npos ? "" : text.substr(0, at + 1);
+  std::string known;
+  for (const NamedPolicy& policy : named_policies) {
+    if (policy.prefix != prefix) {
+      if (!policy.prefix.empty()) known.append(known.empty() ? "" : ", ").append(policy.prefix);
+      continue;
+    }
+    Schedule schedule = parse_schedule(text.substr(prefix.size()));
+    schedule.check(layers);
+    if (!prefix.empty() && schedule.points().empty()) {
+      detail::fail("schedule '", text, "': '", prefix, "' needs a list of LAYER:KEEP, not dense");
+    }
+    return policy.make(std::move(schedule));
   }
-  return {};  // not reached: the first prefix is empty
+  detail::fail("schedule '", text, "': '", prefix, "' is not one of ", known);
 }
 
 }  // namespace lazyllm

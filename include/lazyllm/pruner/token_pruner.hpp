@@ -29,14 +29,14 @@ class TokenPruner {
                 "block, plan, requests)`");
 
  public:
-  using score_type = Score;
+  using score_type = Score;  ///< how tokens rank
 
   /// Throws `invalid_argument` if the score's options are out of range.
   explicit TokenPruner(Policy policy, Score score = {}) : policy_(std::move(policy)), score_(std::move(score)) {
     if constexpr (requires { score_.check(); }) score_.check();
   }
 
-  const Score& score() const { return score_; }
+  const Score& score() const { return score_; }  ///< with its options
 
   /// Asks the policy. A selection that would keep everything comes back as kind `all`. Throws `invalid_argument` if k
   /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the

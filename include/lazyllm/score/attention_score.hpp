@@ -105,13 +105,14 @@ struct AttentionScore {
   /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Of these, the tokens
   /// take part that belong to the prompt of this step and are still active. In a decode step that is the last token.
   Index last_queries = 1;
-  Reduce reduce = Reduce::mean;
+  Reduce reduce = Reduce::mean;  ///< over the rows of the window
   /// Sum the scores of all layers that have run in this step. This ranks like the running mean: selection does not
   /// depend on a factor. Scores are then computed in every layer.
   bool over_layers = false;
   /// Give a token the highest score among the `pooling` active tokens around it; odd, 1 for none.
   Index pooling = 1;
 
+  /// Whether all options are equal.
   bool operator==(const AttentionScore&) const = default;
 
   /// Throws `invalid_argument` for an option out of range.

@@ -1,7 +1,5 @@
 """Tests of the GPU benchmarks' scripts: tables of made-up results, and run.sh with stand-ins for the tools and the GPU."""
 
-import contextlib
-import io
 import itertools
 import json
 import os
@@ -121,8 +119,8 @@ class Tables(Folder):
         results = self.written({"benchmarks": [
             benchmark("gather<bf16>/width:4096/tokens:2048/manual_time", 10),
             benchmark("gather_memory<bf16>/width:4096/tokens:2048/manual_time", 9),
-            benchmark("select_count/keep:30/batch:8/tokens:8192/manual_time", 20),
-            benchmark("select_count_plain/keep:30/batch:8/tokens:8192/manual_time", 200)]})
+            benchmark("select_top_k/keep:30/batch:8/tokens:8192/manual_time", 20),
+            benchmark("select_top_k_plain/keep:30/batch:8/tokens:8192/manual_time", 200)]})
         text = make_tables.cuda_micro_tables([results])
         self.assertIn("| operation | type | width | tokens | µs | GB/s | same bytes µs |", text)
         self.assertIn("| gather | bf16 | 4096 | 2048 | 10 | 1000 | 9 |", text)

@@ -4,39 +4,15 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <lazyllm/cuda.cuh>
 #include <span>
 #include <vector>
 
 #include "examples/llama/kernels/attention_shape.hpp"
-#include "lazyllm/backend/cuda/context.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/kv/paged_keys.hpp"
+#include "examples/llama/kernels/kv_view.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
-
-/// Where K and V of one sequence lie on the device, in all layers: contiguous, or in pages that may be anywhere behind
-/// `keys`. A value lies at the same offset from `values` as its key from `keys`. Strides count elements. Trivially
-/// copyable; nothing is owned.
-template <class T>
-struct KvView {
-  T* keys = nullptr;  ///< layer 0, head 0 of token 0, or of the first token of page 0
-  T* values = nullptr;
-  Index layer_stride = 0;
-  Index head_stride = 0;
-  Index position_stride = 0;
-  Index capacity = 0;                        ///< tokens that there is room for
-  const std::int32_t* page_table = nullptr;  ///< pages in order of position, on the device; null: contiguous
-  Index page_size = 0;                       ///< tokens in a page, a power of two
-  Index page_stride = 0;
-
-  bool operator==(const KvView&) const = default;
-
-  /// The keys of a layer as the library's scoring reads them; of a contiguous view without a page table.
-  PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
-    return {keys + layer * layer_stride, page_table, page_size, page_stride, position_stride, head_stride, kv_heads};
-  }
-};
+namespace llama {
 
 /// What the kernels need of a `LayerPlan`, on the device: its lists, where the caches are, and how attention is cut
 /// into blocks. Serves one context at a time. A layer whose plan equals the last one's uploads nothing.
@@ -77,19 +53,19 @@ class DevicePlan {
     Index part_count = 0;
   };
 
-  /// Throws `lazyllm::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
+  /// Throws `std::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
   explicit DevicePlan(const AttentionShape& shape);
 
   /// Enqueues copies of what has changed since the last call. `caches` are the sequences' in the order of the plan;
   /// `plan` and `caches` may be changed at once. The page tables that the views point to are read by the kernels, so
-  /// they must be there when these run. Where `plan.last_rows_only()`, the queries of the attention are the last row of
-  /// each sequence, row s that of sequence s. Throws `lazyllm::invalid_argument` if the plan has not one cache for each
+  /// they must be there when these run. Where `plan.outputs_only()`, the queries of the attention are the
+  /// output rows, one sequence after the other. Throws `std::invalid_argument` if the plan has not one cache for each
   /// sequence, a cache is too small or has an impossible layout; `cuda_error` if there is no memory.
-  void update(cuda::Context& context, const LayerPlan& plan, std::span<const KvView<T>> caches);
+  void update(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches);
 
   const AttentionShape& shape() const { return shape_; }
   Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
-  Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the sequences
+  Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the output rows
   Index tokens() const { return tokens_; }                                ///< of the longest sequence
   bool aligned() const { return aligned_; }  ///< whether all heads of the caches lie at multiples of 16 bytes
 
@@ -119,15 +95,15 @@ class DevicePlan {
   /// What is on the device, to see whether a plan differs.
   struct Lists {
     std::vector<Position> positions, keys, key_limits;
-    std::vector<Index> row_indptr, key_indptr;
+    std::vector<Index> row_indptr, key_indptr, outputs;
     std::vector<KvView<T>> caches;
-    bool last_rows_only = false;
+    bool outputs_only = false;
   };
 
-  void check(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
-  bool on_device(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  void check(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  bool on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
   void cut(std::int32_t sequence, Positions limits);
-  void upload(cuda::Context& context);
+  void upload(lazyllm::cuda::Context& context);
 
   AttentionShape shape_;
   Index tokens_ = 0;
@@ -140,7 +116,7 @@ class DevicePlan {
   Lists lists_;
   bool uploaded_ = false;
   // On the device.
-  cuda::DeviceMemory memory_;
+  lazyllm::cuda::Context::Buffer<std::byte> memory_;
   const Position* positions_ = nullptr;
   const std::int32_t* row_sequences_ = nullptr;
   const Position* query_positions_ = nullptr;
@@ -155,4 +131,4 @@ extern template class DevicePlan<float>;
 extern template class DevicePlan<__half>;
 extern template class DevicePlan<__nv_bfloat16>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -21,13 +21,13 @@ class Context {
     if (threads < 1) lazyllm::detail::fail("cpu::Context: threads ", threads, " is out of range, at least 1");
   }
 
-  int threads() const { return threads_; }
+  int threads() const { return threads_; }  ///< at least 1
 
   /// Growable matrix in host memory; growing keeps the rows. New rows are uninitialised.
   template <class T>
   class Buffer {
    public:
-    using value_type = T;
+    using value_type = T;  ///< of the elements
 
     /// Makes room for `rows` rows of `width` elements, at least doubling what is there when it must grow. The width may
     /// only change while the buffer is empty.

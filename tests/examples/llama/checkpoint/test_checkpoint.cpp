@@ -7,7 +7,7 @@
 #include "examples/llama/checkpoint/error.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -33,7 +33,7 @@ TEST_CASE("a directory with one safetensors file") {
   directory.write("config.json", llama_json().dump());
   directory.write("model.safetensors", tensor_a);
   const Checkpoint checkpoint(directory.path());
-  CHECK(checkpoint.config().width == 32);
+  CHECK(checkpoint.config().hidden_size == 32);
   CHECK(checkpoint.has("a"));
   CHECK_FALSE(checkpoint.has("b"));
   CHECK(floats(checkpoint.tensor("a", {1, 2})) == std::vector<float>{1.5f, -2.0f});
@@ -107,7 +107,7 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
   }
   const Checkpoint checkpoint(stories260k());
   const ModelConfig& config = checkpoint.config();
-  CHECK(config.width == 64);
+  CHECK(config.hidden_size == 64);
   CHECK(config.layers == 5);
   CHECK(config.heads == 8);
   CHECK(config.kv_heads == 4);
@@ -142,4 +142,4 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

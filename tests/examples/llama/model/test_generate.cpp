@@ -3,15 +3,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "examples/llama/model/program.hpp"
+#include "examples/llama/model/generate_program.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 using Json = nlohmann::json;
 
 namespace {
@@ -19,14 +21,14 @@ namespace {
 constexpr int prompt_tokens = 40;
 constexpr int layers = 4;
 constexpr int vocabulary = 97;
-constexpr int width = 32;
-constexpr int intermediate_size = 64;  // heads · head width and KV heads · head width equal `width`
+constexpr int hidden_size = 32;
+constexpr int intermediate_size = 64;  // heads · head_dim and KV heads · head_dim equal `hidden_size`
 
 Json read_json(const std::string& path) { return Json::parse(test::read(path)); }
 
 /// What --json says of a run of the small model.
 Json report(std::vector<std::string> arguments) {
-  const test::Program program;
+  const test::GenerateProgram program;
   arguments.insert(arguments.end(), {"--json", program.path("report.json")});
   const auto result = program.run_ids(arguments);
   CAPTURE(result.err);
@@ -37,7 +39,7 @@ Json report(std::vector<std::string> arguments) {
 
 /// The trace of a run of the small model with the default of `--max-tokens`.
 Json trace(std::vector<std::string> arguments) {
-  const test::Program program;
+  const test::GenerateProgram program;
   arguments.insert(arguments.end(), {"--trace", program.path("trace.json")});
   REQUIRE(program.run_ids(arguments).status == 0);
   return read_json(program.path("trace.json"));
@@ -52,7 +54,7 @@ void check_run(const Json& run, int tokens) {
   CHECK(percent <= 100);
   CHECK(run.at("revived_tokens").is_number_unsigned());
   CHECK(run.at("aux_bytes_peak").is_number_unsigned());
-  CHECK(run.at("kv_bytes") == 2 * layers * width * 4 * (prompt_tokens + tokens));
+  CHECK(run.at("kv_bytes") == 2 * layers * hidden_size * 4 * (prompt_tokens + tokens));
   const Json& list = run.at("layers");
   REQUIRE(list.size() == layers);
   CHECK(list[0].at("active") == prompt_tokens);
@@ -71,10 +73,10 @@ double operations(const Json& list) {
     const double queries = last ? 1 : rows;  // of the last layer only the last row's output is needed
     const double ffn_rows = last ? 1 : list[l].at("kept").get<double>();  // that of pruned rows is deferred
     const double visible_keys = last ? rows : rows * (rows + 1) / 2;
-    sum += 2 * rows * width * (2 * width);                // K and V
-    sum += 2 * queries * width * (2 * width);             // Q and the output projection
-    sum += 2 * visible_keys * (2 * width);                // scores and values
-    sum += 2 * ffn_rows * width * 3 * intermediate_size;  // gate, up and down
+    sum += 2 * rows * hidden_size * (2 * hidden_size);          // K and V
+    sum += 2 * queries * hidden_size * (2 * hidden_size);       // Q and the output projection
+    sum += 2 * visible_keys * (2 * hidden_size);                // scores and values
+    sum += 2 * ffn_rows * hidden_size * 3 * intermediate_size;  // gate, up and down
   }
   return sum;
 }
@@ -99,7 +101,7 @@ TEST_CASE("--json has the figures of a run, and they fit together") {
   // One token needs the prefill only.
   const Json first = report({"--schedule", "1:0.5,3:0.5", "--max-tokens", "1"});
   CHECK(first.at("prompt_computed_percent").get<double>() == doctest::Approx(100 * (40 + 20 + 20 + 10) / 160.0));
-  CHECK(first.at("aux_bytes_peak") == 30 * width * 4);
+  CHECK(first.at("aux_bytes_peak") == 30 * hidden_size * 4);
   CHECK(first.at("revived_tokens") == 0);
   CHECK(first.at("decode_ms_per_token") == 0);
   CHECK(first.at("tokens")[0] == run.at("tokens")[0]);
@@ -141,7 +143,7 @@ TEST_CASE("--compare reports dense and lazy and how they relate") {
 }
 
 TEST_CASE("--trace has the active positions, from which the figures of --json follow") {
-  const test::Program program;
+  const test::GenerateProgram program;
   REQUIRE(program
               .run_ids({"--schedule", "1:0.6,2:0.5,3:0.5", "--max-tokens", "30", "--json", program.path("j"), "--trace",
                         program.path("t")})
@@ -180,14 +182,14 @@ TEST_CASE("--trace has the active positions, from which the figures of --json fo
   for (std::size_t i = 0; i < prompt_tokens; ++i) computed += depth[i];
   CHECK(run.at("revived_tokens") == revived);
   CHECK(revived > 0);
-  CHECK(run.at("aux_bytes_peak") == most_parked * width * 4);
+  CHECK(run.at("aux_bytes_peak") == most_parked * hidden_size * 4);
   CHECK(run.at("prompt_computed_percent").get<double>() ==
         doctest::Approx(100.0 * static_cast<double>(computed) / (prompt_tokens * layers)));
 }
 
 TEST_CASE("--logits has one row for each token, whose largest entry is the token") {
   for (const bool compare : {false, true}) {
-    const test::Program program;
+    const test::GenerateProgram program;
     std::vector<std::string> arguments = {"--schedule", "1:0.5",           "--max-tokens", "9",
                                           "--json",     program.path("j"), "--logits",     program.path("logits")};
     if (compare) arguments.push_back("--compare");
@@ -206,7 +208,7 @@ TEST_CASE("--logits has one row for each token, whose largest entry is the token
 }
 
 TEST_CASE("without a tokenizer the token ids go to standard output, and the figures elsewhere") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const auto result = program.run_ids({"--max-tokens", "6", "--json", program.path("j")});
   std::string ids;
   const Json run = read_json(program.path("j"));
@@ -217,7 +219,7 @@ TEST_CASE("without a tokenizer the token ids go to standard output, and the figu
 }
 
 TEST_CASE("--token-ids reads JSON, too") {
-  const test::Program program;
+  const test::GenerateProgram program;
   std::string list = "[";
   for (const char c : test::read(program.path("ids"))) list += c == ' ' ? ',' : c;
   list.back() = ']';
@@ -232,7 +234,8 @@ TEST_CASE("--dtype bf16 halves the caches and stays near f32") {
   const Json bf16 = report({"--max-tokens", "10", "--schedule", "1:0.5", "--dtype", "bf16"});
   CHECK(bf16.at("dtype") == "bf16");
   CHECK(2 * bf16.at("kv_bytes").get<int>() == f32.at("kv_bytes"));
-  CHECK(report({"--max-tokens", "1", "--schedule", "1:0.5", "--dtype", "bf16"}).at("aux_bytes_peak") == 20 * width * 2);
+  CHECK(report({"--max-tokens", "1", "--schedule", "1:0.5", "--dtype", "bf16"}).at("aux_bytes_peak") ==
+        20 * hidden_size * 2);
   CHECK(bf16.at("tokens")[0] == f32.at("tokens")[0]);
 }
 
@@ -262,9 +265,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
   CHECK(sizes(prefill({"--schedule", "dense"})) == Sizes{40, 40, 40, 40});
   CHECK(sizes(prefill({"--schedule", "2:0.25"})) == Sizes{40, 40, 10, 10});
   CHECK(sizes(prefill({"--schedule", "static@2:0.25"})) == Sizes{40, 40, 10, 10});
-  CHECK(prefill({"--schedule", "random=1@2:0.25"}) == prefill({"--schedule", "random=1@2:0.25"}));
-  CHECK(prefill({"--schedule", "random=1@2:0.25"}) != prefill({"--schedule", "random=2@2:0.25"}));
-  const std::size_t mass = prefill({"--schedule", "mass@2:0.5"})[2].size();
+  const std::size_t mass = prefill({"--schedule", "top-p@2:0.5"})[2].size();
   CHECK(mass < 20);  // the highest half of the attention is on fewer than half of the tokens
   CHECK(mass > 1);
 
@@ -288,7 +289,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
 }
 
 TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win over it") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string path = program.write("schedules.json", R"({"format": 1, "layers": 4, "default": "5%", "presets": {
       "5%": {"schedule": "1:0.25,3:0.5", "score": "mean:8", "protect_first": 3, "protect_last": 4},
       "10%": {"schedule": "1:0.1"}}})");
@@ -315,7 +316,7 @@ TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win ov
 }
 
 TEST_CASE("of an option that is given again, the last value counts, in groups of options too") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const auto once = program.run_ids({"--max-tokens", "7", "--dtype", "f32"});
   REQUIRE(once.status == 0);
   const auto again = program.run_ids({"--max-tokens", "3", "--dtype", "bf16", "--token-ids", program.path("ids"),
@@ -331,13 +332,37 @@ TEST_CASE("--threads does not change what is generated") {
   CHECK(two.at("tokens") == one.at("tokens"));
 }
 
+TEST_CASE("--chat puts the prompt in the model's chat template") {
+  const test::GenerateProgram program;
+  const std::filesystem::path model = program.path("model");
+  std::filesystem::copy(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny", model);
+  std::ofstream(model / "tokenizer_config.json")
+      << R"({"chat_template": "{{ '<|im_start|>' + message['role'] }}", "bos_token": null, "eos_token": null})";
+  const auto ids = open_chat_template(model).encode(*open_tokenizer(model), "Who made the red bowl?");
+  std::string text;
+  for (const TokenId id : ids) text += std::to_string(id) + ' ';
+  program.write("chat", text);
+  const auto tokens = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--model", model, "--max-tokens", "4", "--json", program.path("json")});
+    const auto result = program.run(arguments);
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+    const Json report = read_json(program.path("json"));
+    return std::pair(report.at("prompt_tokens").get<std::size_t>(), report.at("tokens"));
+  };
+  const auto chat = tokens({"--prompt", "Who made the red bowl?", "--chat"});
+  CHECK(chat.first == ids.size());
+  CHECK(chat == tokens({"--token-ids", program.path("chat")}));
+  CHECK(chat.first > tokens({"--prompt", "Who made the red bowl?"}).first);
+}
+
 TEST_CASE("--help names every option and succeeds") {
-  const auto result = test::Program().run({"--help"});
+  const auto result = test::GenerateProgram().run({"--help"});
   CHECK(result.status == 0);
   for (const char* option :
-       {"--model",         "--tokenizer",    "--prompt",     "--prompt-file", "--token-ids", "--schedule",    "--score",
-        "--protect-first", "--protect-last", "--max-tokens", "--dtype",       "--threads",   "--temperature", "--top-p",
-        "--seed",          "--compare",      "--repeats",    "--json",        "--trace",     "--logits"}) {
+       {"--model", "--tokenizer",     "--prompt",       "--prompt-file", "--token-ids", "--chat",    "--schedule",
+        "--score", "--protect-first", "--protect-last", "--max-tokens",  "--dtype",     "--threads", "--temperature",
+        "--top-p", "--seed",          "--compare",      "--repeats",     "--json",      "--trace",   "--logits"}) {
     CHECK(result.out.find(option) != std::string::npos);
   }
 }
@@ -348,7 +373,7 @@ TEST_CASE("stories260K: text from --prompt and --prompt-file streams to standard
     MESSAGE("skipped: the model stories260K is absent");
     return;
   }
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string expected = test::read(folder / "expected.txt");
   const std::string prompt = "Once upon a time";
   std::vector<std::string> arguments = {

@@ -1,0 +1,109 @@
+#include "examples/llama/program/pruning_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/checkpoint/mapped_file.hpp"
+#include "examples/llama/program/command_line.hpp"
+
+namespace llama {
+namespace {
+
+/// `"10%", "5%"`, for messages.
+std::string names_in(const nlohmann::json& presets) {
+  std::string names;
+  for (const auto& preset : presets.items()) names += (names.empty() ? "" : ", ") + shown(preset.key());
+  return names.empty() ? "none" : names;
+}
+
+/// What may stand in front of a list, for the help.
+std::string prefixes() {
+  std::string text;
+  for (const lazyllm::NamedPolicy& policy : lazyllm::named_policies) {
+    if (policy.prefix.empty()) continue;
+    text += (text.empty() ? "in front of a list, KEEP means with " : ", with ") + std::string(policy.prefix) + " the " +
+            std::string(policy.meaning);
+  }
+  return text + "; ";
+}
+
+}  // namespace
+
+void add_pruning_options(CLI::App& app, PruningOptions& options) {
+  app.add_option(
+         "--schedule", options.schedule,
+         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the "
+         "tokens, e.g. 9:0.7,19:0.7,28:0.7); " +
+             prefixes() +
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote, which sets the four options below where "
+             "they are not given")
+      ->capture_default_str();
+  app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
+  app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
+      ->check(at_least(0))
+      ->type_name("N")
+      ->default_str("0");
+  app.add_option("--protect-last", options.protect_last, "always keep the last N tokens")
+      ->check(at_least(1))
+      ->type_name("N")
+      ->default_str("1");
+  app.add_option("--max-revived", options.max_revived,
+                 "revive at most N tokens at each pruning layer of a step, the highest-scored ones")
+      ->check(at_least(0))
+      ->type_name("N")
+      ->default_str("all");
+}
+
+PruningOptions resolved(PruningOptions options, Index layers) {
+  lazyllm::Preset preset;
+  if (options.schedule.starts_with('@')) {
+    preset = read_preset(options.schedule.substr(1), layers);
+    options.schedule = nlohmann::json(preset).at("schedule");
+  }
+  options.score = options.score.value_or(lazyllm::to_text(preset.score));
+  options.protect_first = options.protect_first.value_or(preset.protect_first);
+  options.protect_last = options.protect_last.value_or(preset.protect_last);
+  if (!options.max_revived && preset.max_revived != lazyllm::Selection::unlimited) {
+    options.max_revived = preset.max_revived;
+  }
+  return options;
+}
+
+lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
+  const PruningOptions all = resolved(options, layers);
+  lazyllm::AnyPolicy policy =
+      lazyllm::ProtectLast<lazyllm::AnyPolicy>{lazyllm::parse_policy(all.schedule, layers), *all.protect_last};
+  policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{std::move(policy), *all.protect_first};
+  if (all.max_revived) policy = lazyllm::ReviveAtMost<lazyllm::AnyPolicy>{std::move(policy), *all.max_revived};
+  return lazyllm::TokenPruner<lazyllm::AnyPolicy>(std::move(policy), lazyllm::parse_score(*all.score));
+}
+
+lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
+  const std::size_t hash = file_and_name.rfind('#');
+  const std::string path = file_and_name.substr(0, hash);
+  const nlohmann::json file = parse_json(MappedFile(path).bytes(), path);
+  const auto member = [&](const char* name) { return file.is_object() ? file.value(name, nlohmann::json()) : file; };
+
+  if (member("format") != 1) fail(path, ": format ", shown(member("format")), " is not 1: no schedule file");
+  if (member("layers") != layers) {
+    fail(path, ": made for a model with ", shown(member("layers")), " layers, this one has ", layers);
+  }
+  const nlohmann::json presets = member("presets");
+  if (!presets.is_object()) fail(path, ": presets ", shown(presets), " is not an object");
+  const nlohmann::json name =
+      hash == std::string::npos ? member("default") : nlohmann::json(file_and_name.substr(hash + 1));
+  if (!name.is_string()) {
+    fail(path, ": default ", shown(name), " names no preset; write FILE#NAME with one of ", names_in(presets));
+  }
+  const auto found = presets.find(name.get<std::string>());
+  if (found == presets.end()) fail(path, ": no preset ", shown(name), "; there are ", names_in(presets));
+  try {
+    const auto preset = found->get<lazyllm::Preset>();
+    preset.schedule.check(layers);
+    return preset;
+  } catch (const lazyllm::invalid_argument& error) {
+    fail(path, ", preset ", shown(name), ": ", plain_message(error));
+  }
+}
+
+}  // namespace llama

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "examples/llama/library.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace llama {
+
+/// The program options that say how a run prunes, the same in every program of this host.
+struct PruningOptions {
+  std::string schedule = "paper";
+  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names a file, else `last`
+  std::optional<Index> protect_first;  ///< absent: the preset's, else 0
+  std::optional<Index> protect_last;   ///< absent: the preset's, else 1
+  std::optional<Index> max_revived;    ///< absent: the preset's, else without a limit
+};
+
+/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last` and `--max-revived`. `options` must outlive the parsing.
+void add_pruning_options(CLI::App& app, PruningOptions& options);
+
+/// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
+/// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
+/// or that was made for another number of layers than `layers`.
+PruningOptions resolved(PruningOptions options, Index layers);
+
+/// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of
+/// range.
+lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers);
+
+/// Reads the preset that `FILE` or `FILE#NAME` names for a model of `layers` layers; without a name it is the file's
+/// default. Throws as `resolved`.
+lazyllm::Preset read_preset(const std::string& file_and_name, Index layers);
+
+}  // namespace llama

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/rows.hpp"
+
+namespace lazyllm {
+
+/// The hidden states of a running batch, in one of two buffers: the rows of the next batch are put together in the
+/// other one.
+template <class Context, class T>
+class HiddenRows {
+ public:
+  /// Makes room for `rows` rows of `hidden_size` elements in both buffers.
+  void reserve(Context& context, Index rows, Index hidden_size) {
+    for (auto& buffer : buffers_) buffer.reserve(context, rows, hidden_size);
+  }
+
+  /// Begins a batch of `rows` rows; what the buffers hold is lost.
+  void start(Context& context, Index rows, Index hidden_size) {
+    for (auto& buffer : buffers_) {
+      if (buffer.rows().rows > 0 && buffer.rows().width != hidden_size) buffer = {};
+    }
+    hidden_size_ = hidden_size;
+    current_ = 0;
+    count_ = rows;
+    buffers_[0].reserve(context, rows, hidden_size);
+  }
+
+  /// `[count x hidden_size]` without gaps.
+  RowsView<T> rows() const { return {buffers_[current_].rows().data, count_, hidden_size_}; }
+  Index count() const { return count_; }  ///< rows of the running batch
+
+  /// Room for the `rows` rows of the next batch.
+  RowsView<T> next(Context& context, Index rows) {
+    buffers_[1 - current_].reserve(context, rows, hidden_size_);
+    return buffers_[1 - current_].rows().subrows(0, rows);
+  }
+
+  /// Makes what `next` has given the running batch.
+  void swap(Index rows) {
+    current_ = 1 - current_;
+    count_ = rows;
+  }
+
+ private:
+  typename Context::template Buffer<T> buffers_[2];
+  Index hidden_size_ = 0;
+  Index count_ = 0;
+  int current_ = 0;
+};
+
+}  // namespace lazyllm

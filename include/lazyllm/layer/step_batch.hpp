@@ -1,0 +1,300 @@
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/plan_builder.hpp"
+#include "lazyllm/layer/hidden_rows.hpp"
+#include "lazyllm/layer/step_member.hpp"
+#include "lazyllm/layer/step_output.hpp"
+#include "lazyllm/layer/transition.hpp"
+#include "lazyllm/pruner/batch_pruner.hpp"
+
+namespace lazyllm::detail {
+
+/// The sequences of a running step, the plan of the layer to run now, and the way to the next one: score, prune, plan,
+/// move rows. A sequence that fails leaves; the others go on.
+template <class Sequence, class Pruner>
+class StepBatch {
+ public:
+  using Aux = typename Sequence::aux_type;
+  using context_type = typename Sequence::context_type;
+  using value_type = typename Sequence::value_type;
+  using Entry = StepEntry<Sequence, Pruner>;
+  using Member = StepMember<Sequence, Pruner>;
+
+  void reserve(context_type& context, Index sequences, Index tokens, Index rows) {
+    plan_.reserve(sequences, tokens);
+    transition_.reserve(sequences, tokens, rows);
+    pruner_.reserve(context, sequences, tokens);
+    for (auto* list : {&unranked_, &sum_keys_}) list->reserve(to_size(tokens));
+    members_.reserve(to_size(sequences));
+    requests_.reserve(to_size(sequences));
+  }
+
+  /// Appends the new tokens and plans layer 0. Throws what is wrong with the entries, or the only failure.
+  void begin(context_type& context, std::span<const Entry> entries) {
+    failures_.clear();
+    Index tokens = 0;
+    bool sums = false;
+    for (const Entry& entry : entries) {
+      members_.emplace_back(entry, members_.size());
+      tokens += members_.back().tokens;
+      sums |= over_layers(entry.pruner->score());
+    }
+    // Buffers that swap places grow together, or the smaller one would grow in a later step.
+    for (PlanBuilder* plan : {&plan_, &transition_.next()}) plan->reserve(std::ssize(entries), tokens);
+    if (sums) pruner_.reserve_sums(context, tokens);
+    plan_.clear();
+    for (Member& member : members_) enter(member);
+  }
+
+  const std::vector<Member>& members() const { return members_; }  // empty while no step is running
+  const PlanBuilder& plan() const { return plan_; }
+  const std::vector<StepFailure>& failures() const { return failures_; }
+
+  /// Layers that have run when the batch changes next; `layers` if it does not.
+  Index next_change(Index layers) const {
+    for (const Member& member : members_) layers = std::min(layers, member.event);
+    return layers;
+  }
+
+  /// Whether scores are needed of the layer after which `depth` layers have run.
+  bool wants_scores(Index depth) const {
+    return std::ranges::any_of(members_, [depth](const Member& member) { return wants_scores(member, depth); });
+  }
+
+  /// Notes that the rows of `plan` have gone through `depth` layers.
+  void set_depth(const LayerPlan& plan, Depth depth) {
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      if (member(s).joined) member(s).running.set_depth(plan.sequence(s).positions, depth);
+    }
+  }
+
+  /// Computes the scores that are needed of `plan`'s layer, which `block` has just run.
+  template <class Block>
+  void score(context_type& context, Block& block, const LayerPlan& plan, Depth depth) {
+    request_scores(depth);
+    if (!requests_.empty()) pruner_.score(context, block, plan, std::span<const PruneRequest<Pruner>>(requests_));
+  }
+
+  /// Prunes after `plan`'s layer, and makes the next layer's batch the running one. Returns the number of revived rows.
+  Index change(context_type& context, const LayerPlan& plan, Depth depth,
+               HiddenRows<context_type, value_type>& hidden) {
+    pruner_.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
+                  [&](Index s, Position position) { return pruned_here(member(s), position, depth); });
+    transition_.start(depth);
+    std::size_t request = 0;
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const bool requested = request < requests_.size() && requests_[request].sequence == s;
+      change_sequence(context, plan, s, depth, requested ? request : no_request);
+      request += requested;
+    }
+    if (transition_.moves_rows(hidden.count())) {
+      const Index rows = transition_.next().row_count();
+      transition_.move_rows(context, hidden.rows(), hidden.next(context, rows));
+      hidden.swap(rows);
+    }
+    pruner_.advance_sums(context);
+    std::swap(plan_, transition_.next());
+    return transition_.revived_rows();
+  }
+
+  /// Keeps what the step did, and ends it. `visit` sees each sequence.
+  template <class Visit>
+  void commit(const Visit& visit) {
+    for (Member& member : members_) {
+      member.commit();
+      visit(*member.entry.sequence);
+    }
+    std::ranges::sort(failures_, {}, &StepFailure::entry);
+    members_.clear();
+  }
+
+  /// Takes back what the step did, and ends it.
+  void roll_back() noexcept { members_.clear(); }
+
+ private:
+  static constexpr std::size_t no_request = static_cast<std::size_t>(-1);
+
+  Member& member(Index s) { return members_[to_size(s)]; }
+
+  /// Finds out what `find` finds of the policy, which may fail the member alone.
+  template <class Find>
+  void ask(Member& member, const Find& find) {
+    try {
+      find();
+    } catch (...) {
+      leave(member, std::current_exception());
+    }
+  }
+
+  void leave(Member& member, const std::exception_ptr& error) {
+    failures_.push_back({&member - members_.data(), error});
+    member.fail_with(error);
+    if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
+  }
+
+  /// Plans layer 0 of a sequence, or its later entry.
+  void enter(Member& member) {
+    if (member.stage > 0) {
+      const auto& keys = member.running.prompt().keys;
+      unranked_.clear();
+      for (const Position key : keys) {
+        if (member.running.depth(key) == member.stage) unranked_.push_back(key);
+      }
+      member.choose_part(std::ssize(unranked_), [&](Index i) { return unranked_[to_size(i)]; });
+      member.active = std::ranges::lower_bound(keys, member.limit) - keys.begin();
+      member.event = member.stage;
+    } else {
+      const Index first = member.first_row();
+      member.choose_part(member.tokens - first, [first](Index i) { return first + i; });
+      if (member.limit > first) {
+        member.joined = true;
+        member.active = member.limit;
+        ask(member, [&] { member.find_event(0); });
+      } else {
+        member.leave();
+      }
+      if (member.joined) {
+        member.running.enter(first, member.limit);
+        plan_.append_rows(first, member.limit);
+        plan_.append_keys(0, member.limit);
+      }
+    }
+    plan_.finish_sequence(member.tokens, outputs(member));
+  }
+
+  static Index outputs(const Member& member) { return member.joined && member.last_part ? member.entry.outputs : 0; }
+
+  static bool wants_scores(const Member& member, Index depth) {
+    if (!member.joined || !member.last_part) return false;
+    return (member.event == depth && member.selection.ranks()) ||
+           (member.sums_scores() && member.event < member.layers);
+  }
+
+  /// Lists what the pruners are asked after the layer that has run.
+  void request_scores(Index depth) {
+    requests_.clear();
+    for (const Member& member : members_) {
+      if (!wants_scores(member, depth)) continue;
+      requests_.push_back({.pruner = member.entry.pruner,
+                           .sequence = &member - members_.data(),
+                           .new_tokens = member.prompt_tokens,
+                           .outputs = member.entry.outputs,
+                           .selection = member.ends_at(depth) ? member.selection : Selection{}});
+    }
+  }
+
+  /// Appends one sequence to the next batch.
+  void change_sequence(context_type& context, const LayerPlan& plan, Index s, Depth depth, std::size_t request) {
+    Member& member = this->member(s);
+    const SequencePlan part = plan.sequence(s);
+    if (!member.joined) {
+      if (member.event == depth) return join(context, member, part, depth);
+      return transition_.leave_out(part);
+    }
+    if (member.ends_at(depth) && member.waits) {
+      member.leave();
+      return transition_.park_all(member.running, part);
+    }
+    const auto add = [&](Index count, const auto& index_at) {
+      if (member.ends_at(depth)) {
+        count = end_stage(context, plan, s, depth, count, index_at);
+        if (!member.joined) return transition_.leave_out(part);  // its policy threw
+      }
+      if (member.sums_scores()) {
+        for (Index i = 0; i < count; ++i) {
+          pruner_.carry(plan.key_indptr()[to_size(s)] + index_at(i), transition_.next().key_count() + i);
+        }
+      }
+      transition_.add(
+          member.running, part, count, [&](Index i) { return part.keys[to_size(index_at(i))]; }, outputs(member));
+    };
+    if (!member.ends_at(depth) || member.selection.kind == Selection::Kind::all) {
+      add(std::ssize(part.keys), [](Index i) { return i; });
+    } else if (member.selection.ranks()) {
+      if (const Index bad = pruner_.bad(request); bad >= 0) {
+        ask(member, [&] {
+          fail("the score of position ", part.keys[to_size(bad)], " of sequence ", s, " after ", depth,
+               " layers is not a finite number");
+        });
+        return transition_.leave_out(part);
+      }
+      const std::span<const Index> kept = pruner_.kept(request);
+      add(std::ssize(kept), [kept](Index i) { return kept[to_size(i)]; });
+    } else {
+      unranked_.clear();
+      for (std::size_t i = 0; i < part.keys.size(); ++i) {
+        if (!pruned_here(member, part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
+      }
+      add(std::ssize(unranked_), [this](Index i) { return unranked_[to_size(i)]; });
+    }
+  }
+
+  /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
+  static bool pruned_here(const Member& member, Position position, Depth depth) {
+    return position < member.tokens - member.prompt_tokens && member.running.depth(position) == depth &&
+           member.running.parked(position) && !member.running.waits_for_prompt(position);
+  }
+
+  /// Ends a stage, or revives within one, with `count` kept keys. Returns how many of them take part in the next layer.
+  template <class IndexAt>
+  Index end_stage(context_type& context, const LayerPlan& plan, Index s, Depth depth, Index count,
+                  const IndexAt& index_at) {
+    Member& member = this->member(s);
+    const Positions keys = plan.sequence(s).keys;
+    const auto key_at = [&](Index i) { return keys[to_size(index_at(i))]; };
+    member.active = count;
+    if (member.last_part && member.entry.max_rows < count) {
+      stage_rows_.clear();
+      for (Index i = 0; i < count; ++i) {
+        if (member.running.depth(key_at(i)) == depth) stage_rows_.push_back(key_at(i));
+      }
+      if (std::ssize(stage_rows_) > member.entry.max_rows) {
+        if (member.sums_scores()) {
+          sum_keys_.clear();
+          for (Index i = 0; i < count; ++i) sum_keys_.push_back(plan.key_indptr()[to_size(s)] + index_at(i));
+          pruner_.take_sums(context, sum_keys_, member.stage_sums);
+        }
+        member.new_stage = true;
+        member.stage = depth;
+        for (Index i = 0; i < count; ++i) member.stage_keys.push_back(key_at(i));
+        member.choose_part(std::ssize(stage_rows_), [&](Index i) { return stage_rows_[to_size(i)]; });
+        member.active = std::ranges::lower_bound(member.stage_keys, member.limit) - member.stage_keys.begin();
+      }
+    }
+    ask(member, [&] { member.find_event(depth); });
+    return member.active;
+  }
+
+  /// Appends a sequence whose prompt goes on from a deeper layer.
+  void join(context_type& context, Member& member, const SequencePlan& part, Depth depth) {
+    member.joined = true;
+    ask(member, [&] { member.find_event(depth); });
+    if (!member.joined) return transition_.leave_out(part);
+    const auto& prompt = member.running.prompt();
+    if (member.sums_scores()) {
+      pruner_.put_sums(context, prompt.score_sums, member.active, transition_.next().key_count());
+    }
+    transition_.add(
+        member.running, part, member.active, [&](Index i) { return prompt.keys[to_size(i)]; }, outputs(member));
+  }
+
+  std::vector<Member> members_;
+  PlanBuilder plan_;
+  Transition<Aux> transition_;
+  BatchPruner<context_type, Pruner> pruner_;
+  std::vector<PruneRequest<Pruner>> requests_;
+  std::vector<StepFailure> failures_;
+  std::vector<Index> unranked_;  // kept keys, or rows that wait, of one sequence
+  std::vector<Index> sum_keys_;  // of one sequence
+  std::vector<Index> stage_rows_;
+};
+
+}  // namespace lazyllm::detail
