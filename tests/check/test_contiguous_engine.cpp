@@ -7,6 +7,8 @@
 using namespace contiguous;
 
 // [check]
+namespace {
+
 struct CheckedEngine : Engine {
   using value_type = float;
 
@@ -31,6 +33,8 @@ struct CheckedEngine : Engine {
     return {p.begin(), p.end()};
   }
 };
+
+}  // namespace
 
 TEST_CASE("the contiguous engine is right") {
   lazyllm::cpu::Context context;

@@ -43,19 +43,26 @@ __device__ inline float to_float(Float16 value) { return __half2float(__half(__h
 template <class T>
 inline constexpr int chunk_size = static_cast<int>(sizeof(uint4) / sizeof(T));
 
+/// Elements of 16 bytes as they lie in memory.
+template <class T>
+struct alignas(uint4) Chunk {
+  T elements[chunk_size<T>];
+
+  __device__ float operator[](int i) const { return to_float(elements[i]); }
+};
+
 /// The `count` elements at `from`, and zeros up to a whole chunk. One access if a whole chunk is there and aligned.
 template <class T>
-__device__ void load_chunk(const T* from, int count, float (&chunk)[chunk_size<T>]) {
+__device__ Chunk<T> load_chunk(const T* from, int count) {
   if (count >= chunk_size<T> && reinterpret_cast<std::uintptr_t>(from) % sizeof(uint4) == 0) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(from);
-    T values[chunk_size<T>];
-    memcpy(static_cast<void*>(values), &bits, sizeof(bits));
-#pragma unroll
-    for (int i = 0; i < chunk_size<T>; ++i) chunk[i] = to_float(values[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < chunk_size<T>; ++i) chunk[i] = i < count ? to_float(from[i]) : 0;
+    return __builtin_bit_cast(Chunk<T>, *reinterpret_cast<const uint4*>(from));
   }
+  auto chunk = __builtin_bit_cast(Chunk<T>, uint4{});
+#pragma unroll
+  for (int i = 0; i < chunk_size<T>; ++i) {
+    if (i < count) chunk.elements[i] = from[i];
+  }
+  return chunk;
 }
 
 /// The softmax of one query over one part of the keys.
@@ -95,11 +102,16 @@ struct RowRange {
 inline constexpr int max_block_threads = 256;
 inline constexpr int keys_per_group = 4;
 
+/// Blocks that a multiprocessor of 65536 registers can hold, whose loads hide each other's latency: one query needs 64
+/// registers in a thread, several need 128.
+template <int tile>
+inline constexpr int min_blocks = tile == 1 ? 4 : 2;
+
 /// One block for each part of the keys and key head: the logits of its keys for all queries of the head, and each
 /// query's maximum and sum. A group of `lanes` lanes takes four keys and `tile` queries in one go. Later tiles of
 /// queries find these keys in the L1 cache.
 template <int tile, class T, class Keys>
-__global__ void __launch_bounds__(max_block_threads, 2)
+__global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
     partial_softmax(const QueryRows<T> all_queries, const DeviceScoreTask<Keys>* tasks, int task_count,
                     const RowRange range, int lanes) {
   using Key = typename Keys::value_type;
@@ -118,8 +130,9 @@ __global__ void __launch_bounds__(max_block_threads, 2)
   const int count = task.count - first < task.keys_per_part ? task.count - first : task.keys_per_part;
   const auto width = static_cast<int>(all_queries.head_dim);
   const int step = threads() / lanes * keys_per_group;
-  const auto row_of = [&](int query) { return query / group; };
-  const auto head_of = [&](int query) { return kv_head * group + query % group; };
+  // With a tile of 1 there is one query at most.
+  const auto row_of = [&](int query) { return tile == 1 ? 0 : query / group; };
+  const auto head_of = [&](int query) { return tile == 1 ? kv_head : kv_head * group + query % group; };
   // Where the logits of a query begin, and how many of its part's keys it sees.
   const auto logits_of = [&](int query) {
     return task.logits + (static_cast<Index>(row_of(query)) * heads + head_of(query)) * task.count + first;
@@ -144,13 +157,12 @@ __global__ void __launch_bounds__(max_block_threads, 2)
       }
       float dot[tile][keys_per_group] = {};
       for (int at = thread() % lanes * chunk; at < width; at += lanes * chunk) {
-        float elements[keys_per_group][chunk];
+        Chunk<Key> elements[keys_per_group];
 #pragma unroll
-        for (int k = 0; k < keys_per_group; ++k) load_chunk(key[k] + at, width - at, elements[k]);
+        for (int k = 0; k < keys_per_group; ++k) elements[k] = load_chunk(key[k] + at, width - at);
 #pragma unroll
         for (int q = 0; q < tile; ++q) {
-          float factors[chunk];
-          load_chunk(query[q] + at, width - at, factors);
+          const Chunk<T> factors = load_chunk(query[q] + at, width - at);
 #pragma unroll
           for (int k = 0; k < keys_per_group; ++k) {
 #pragma unroll
