@@ -81,8 +81,8 @@ const std::vector<AnyPolicy> keep_everything = {KeepAll(),
                                                 KeepTopP(Schedule{{1, 1.0}, {2, 1.0}}),
                                                 StaticPruning(Schedule{{2, 1.0}}),
                                                 ReviveAtMost<KeepRatio>{KeepRatio(Schedule{{1, 1.0}}), 0},
-                                                ProtectFirst<KeepRatio>{Schedule{{1, 0.2}}, capacity},
-                                                ProtectLast<KeepRatio>{Schedule{{3, 0.2}}, capacity},
+                                                ProtectFirst<KeepRatio>{KeepRatio(Schedule{{1, 0.2}}), capacity},
+                                                ProtectLast<KeepRatio>{KeepRatio(Schedule{{3, 0.2}}), capacity},
                                                 MinTokens<PaperPolicy>{{}, capacity + 1}};
 
 std::vector<Index> random_tokens(std::mt19937& random, Index count) {
