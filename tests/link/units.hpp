@@ -1,18 +1,19 @@
 #pragma once
 
-#include <functional>
+#include <algorithm>
+#include <span>
 
 #include "lazyllm/lazyllm.hpp"
 
 /// The same instantiations in two translation units.
 namespace lazyllm::test {
 
-using Sequence = lazyllm::Sequence<AuxCache<cpu::PooledStorage<float>>>;
-using Pruner = TokenPruner<std::function<Selection(const PrunePoint&)>>;
+using Sequence = cpu::Sequence<float, cpu::PooledStorage>;
+using Pruner = TokenPruner<AnyPolicy>;
 
 struct Block {
   void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
-  void last_token_scores(cpu::Context&, const LayerPlan&, Index, std::span<float> scores) {
+  void token_scores(cpu::Context&, const LayerPlan&, const ScoreWindow&, std::span<float> scores) {
     std::ranges::fill(scores, 1.0F);
   }
 };

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <functional>
 #include <random>
 #include <vector>
 
@@ -13,7 +12,7 @@ using namespace lazyllm::test;
 namespace {
 
 using Pruner = TokenPruner<AnyPolicy>;
-using LazySequence = lazyllm::Sequence<AuxCache<cpu::DenseStorage<float>>>;
+using LazySequence = cpu::Sequence<float>;
 
 constexpr Index capacity = 64;
 constexpr TinyShape shape{.layers = 5};
@@ -51,7 +50,7 @@ std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vec
   TinyBatch<float> batch;
   for (std::size_t s = 0; s < policies.size(); ++s) {
     batch.push_back(&caches[s]);
-    sequences.emplace_back(shape.layers, AuxCache(cpu::DenseStorage<float>(shape.width())));
+    sequences.emplace_back(shape.layers, shape.width());
     pruners.emplace_back(policies[s]);
   }
   std::vector<LazyDecoderLayer<TinyAttention<float>, TinyFeedForward<float>>> layers;
@@ -70,9 +69,9 @@ std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vec
       model.embed(tokens[static_cast<std::size_t>(r) % tokens.size()], rows.row(r));
     }
     for (auto& layer : layers) layer.forward(context, step);
-    const RowsView<float> last = step.end();
+    const StepOutput<float> output = step.end();
     for (std::size_t s = 0; s < policies.size(); ++s)
-      logits[s].push_back(model.logits(last.row(static_cast<Index>(s))));
+      logits[s].push_back(model.logits(output.of(static_cast<Index>(s)).row(0)));
   }
   return logits;
 }
@@ -81,9 +80,9 @@ const std::vector<AnyPolicy> keep_everything = {KeepAll(),
                                                 KeepRatio(Schedule{{1, 1.0}, {4, 1.0}}),
                                                 KeepTopP(Schedule{{1, 1.0}, {2, 1.0}}),
                                                 StaticPruning(Schedule{{2, 1.0}}),
-                                                RandomDrop(Schedule{{1, 1.0}}, 5),
-                                                ProtectFirst<KeepRatio>{Schedule{{1, 0.2}}, capacity},
-                                                ProtectLast<KeepRatio>{Schedule{{3, 0.2}}, capacity},
+                                                ReviveAtMost<KeepRatio>{KeepRatio(Schedule{{1, 1.0}}), 0},
+                                                ProtectFirst<KeepRatio>{KeepRatio(Schedule{{1, 0.2}}), capacity},
+                                                ProtectLast<KeepRatio>{KeepRatio(Schedule{{3, 0.2}}), capacity},
                                                 MinTokens<PaperPolicy>{{}, capacity + 1}};
 
 std::vector<Index> random_tokens(std::mt19937& random, Index count) {
@@ -140,9 +139,9 @@ TEST_CASE("a prefix whose K/V the engine has already is taken over") {
     const RowsView<float> rows = step.begin(context, {&entry, 1});
     for (Index r = 0; r < rows.rows; ++r) model.embed(tokens[static_cast<std::size_t>(r)], rows.row(r));
     for (auto& layer : layers) layer.forward(context, step);
-    return model.logits(step.end().row(0));
+    return model.logits(step.end().of(0).row(0));
   };
-  const auto empty = [] { return LazySequence(shape.layers, AuxCache(cpu::DenseStorage<float>(shape.width()))); };
+  const auto empty = [] { return LazySequence(shape.layers, shape.width()); };
   LazySequence first = empty();
   run(first, Pruner(KeepAll()), prefix);
   LazySequence second = empty();

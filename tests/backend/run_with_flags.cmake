@@ -1,0 +1,4 @@
+# Compiles SOURCE with COMPILER, FLAGS and INCLUDES to PROGRAM and runs it; both must succeed.
+list(TRANSFORM INCLUDES PREPEND -I)
+execute_process(COMMAND ${COMPILER} -std=c++20 ${FLAGS} ${INCLUDES} ${SOURCE} -o ${PROGRAM} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${PROGRAM} COMMAND_ERROR_IS_FATAL ANY)
