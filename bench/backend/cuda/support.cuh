@@ -27,7 +27,7 @@ class RandomMemory {
   std::size_t bytes() const { return static_cast<std::size_t>(memory_.bytes()); }
 
  private:
-  cuda::DeviceMemory memory_;
+  cuda::detail::DeviceMemory memory_;
 };
 
 /// Times `call()`, which enqueues work on the stream, many calls at once.
