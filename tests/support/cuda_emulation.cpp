@@ -366,8 +366,8 @@ void fill_shared(std::size_t shared) {
 }
 
 void check_pointers(std::span<const std::uint64_t> words) {
-  // Programs have their memory at such addresses, the sanitizers their own below.
-  constexpr std::uint64_t first = std::uint64_t{1} << 46;
+  // Linux puts the memory of programs at such addresses, and the sanitizers their own below.
+  constexpr std::uint64_t first = std::uint64_t{0x55} << 40;
   constexpr std::uint64_t last = std::uint64_t{1} << 47;
   constexpr std::uint64_t page = 4096;
   for (const std::uint64_t word : words) {
