@@ -16,6 +16,7 @@ aux_cache policy score
 pruner
 layer
 core.hpp
+check
 check.hpp
 lazyllm.hpp cuda.cuh
 """

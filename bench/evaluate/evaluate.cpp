@@ -32,6 +32,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelOptions model;
   DataOptions data;
+  bool chat = false;
   std::string method = "lazy";
   MethodOptions method_options;
   std::optional<Index> context;
@@ -59,6 +60,7 @@ Index usable_context(const ModelConfig& config, std::optional<Index> context) {
 Json settings(const Options& options, const MethodOptions& method, Index context) {
   Json json = {{"model", options.model.path}, {"model_fingerprint", model_fingerprint(options.model.path)}};
   if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
+  if (options.chat) json["chat"] = true;
   json.update(to_json(method));
   if (!method.compressor.empty() && method.method == Method::compress) {
     json["compressor_fingerprint"] = model_fingerprint(method.compressor);
@@ -92,25 +94,31 @@ std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const Mod
 
 /// Evaluates the items one after the other. Those that fail become bad lines.
 std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
-                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
-                                       Data& data, ResultLog* log) {
+                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                       const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
   const Placement& placement = options.model.placement;
   const auto model = open_model(checkpoint.config(), weights_of(checkpoint), placement);
   const auto compressor = load_compressor(method, model->config(), context, placement);
-  Evaluator evaluator(method, *model, compressor ? *compressor : *model, tokenizer, context);
+  Evaluator evaluator(method, *model, compressor ? *compressor : *model, tokenizer, context, chat);
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
   ProgressBar progress(std::ssize(data.items));
+  const auto skip = [&](const Item& item, const std::exception& error) {
+    progress.clear();
+    data.bad_lines.push_back({item.place, std::string(plain_message(error))});
+    print(data.bad_lines.back());
+    progress.advance(false, item.dataset);
+  };
   for (const Item& item : data.items) {
     const bool timed = ++seen[item.dataset] <= options.speed_items;
     const ItemResult* earlier = log == nullptr ? nullptr : log->find(item);
     try {
       results.push_back(earlier != nullptr ? *earlier : evaluator.evaluate(item, timed ? options.repeats : 0));
     } catch (const std::invalid_argument& error) {
-      progress.clear();
-      data.bad_lines.push_back({item.place, std::string(plain_message(error))});
-      print(data.bad_lines.back());
-      progress.advance(false, item.dataset);
+      skip(item, error);
+      continue;
+    } catch (const lazyllm::invalid_argument& error) {
+      skip(item, error);
       continue;
     }
     if (log != nullptr && earlier == nullptr) log->add(results.back());
@@ -124,6 +132,8 @@ void evaluate(Options options) {
   const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = open_tokenizer_for(options.model, config);
+  std::optional<ChatTemplate> chat;
+  if (options.chat) chat = open_chat_template(options.model.tokenizer_path());
   const MethodOptions method = resolve(options.method_options, config.layers);
   const Index context = usable_context(config, options.context);
   const Json settings = ::settings(options, method, context);
@@ -138,8 +148,8 @@ void evaluate(Options options) {
   std::optional<ResultLog> log;
   if (!options.partial().empty()) log.emplace(options.partial(), settings);
 
-  const std::vector<ItemResult> results =
-      evaluate_items(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
+  const std::vector<ItemResult> results = evaluate_items(options, method, checkpoint, *tokenizer,
+                                                         chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
   if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));
@@ -176,6 +186,7 @@ void add_options(CLI::App& app, Options& options) {
                  "tokens to generate at most where neither the line nor --lengths says it")
       ->check(at_least(1))
       ->type_name("N");
+  add_chat_option(app, options.chat);
   app.add_option("--limit", options.data.limit, "at most N items of each data set")->check(at_least(1))->type_name("N");
   app.add_option("--context", options.context,
                  "longest prompt and answer in tokens; longer prompts lose their middle (default: the model's)")
@@ -219,6 +230,7 @@ void add_options(CLI::App& app, Options& options) {
                  "FILE.partial.jsonl, removed at the end)")
       ->type_name("FILE");
   app.footer(
+      "With --chat the prompts of few-shot and code sets are left as they are, as in LongBench. "
       "Scores are LongBench's, 0 to 100; a category is the mean of its data sets, overall that of the categories. "
       "Speedups are against dense inference on the same items; ideal counts operations instead of time. "
       "KV+Aux is the peak of K/V and parked rows in percent of the K/V of the dense run; filled counts only K/V that "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/evaluate/answerer.hpp"
@@ -15,6 +16,7 @@
 #include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/model_options.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 
 namespace llama {
 
@@ -22,12 +24,14 @@ namespace llama {
 class Evaluator {
  public:
   /// `options` are resolved ones; prompts are cut in the middle so that prompt and answer fit `context` tokens. Models
-  /// and tokenizer are the caller's; `compressor` may be `model`.
+  /// and tokenizer are the caller's; `compressor` may be `model`. With a `chat` template prompts are put in it, but for
+  /// those of few-shot and code sets, as in LongBench.
   Evaluator(const MethodOptions& options, const AnyModel& model, const AnyModel& compressor, const Tokenizer& tokenizer,
-            Index context)
+            Index context, const ChatTemplate* chat = nullptr)
       : options_(options),
         model_(model),
         tokenizer_(tokenizer),
+        chat_(chat),
         context_(context),
         answerer_(options, model, compressor, tokenizer),
         stop_(stop_tokens(model.config(), &tokenizer)) {}
@@ -75,7 +79,9 @@ class Evaluator {
       fail("an answer of ", counted(item.max_tokens, "token"), " leaves no room for a prompt in a context of ",
            context_);
     }
-    Question question{cut_middle(tokenizer_.encode(item.prompt, true), room), item.max_tokens, stop_, false};
+    const bool chats = chat_ != nullptr && asked_in_chat(item.dataset);
+    auto tokens = chats ? chat_->encode(tokenizer_, item.prompt) : tokenizer_.encode(item.prompt, true);
+    Question question{cut_middle(std::move(tokens), room), item.max_tokens, stop_, false};
     if (item.dataset == "samsum") {
       // As LongBench has it: there the answer is one line, and not an empty one.
       question.stop.push_back(tokenizer_.encode("\n", false).back());
@@ -102,6 +108,7 @@ class Evaluator {
   MethodOptions options_;
   const AnyModel& model_;
   const Tokenizer& tokenizer_;
+  const ChatTemplate* chat_;
   Index context_;
   Answerer answerer_;
   std::vector<TokenId> stop_;

@@ -110,22 +110,23 @@ TEST_CASE("policy text: each name makes its policy") {
     return policy({.layers_run = 2, .layers = 8, .active_tokens = 100, .tokens = 100, .new_tokens = 1, .steps = steps});
   };
   using enum Selection::Kind;
-  CHECK(asked(parse_policy("2:0.5")).kind == top_k);
-  CHECK(asked(parse_policy("2:0.5"), 1).k == 50);
-  CHECK(asked(parse_policy("top-p@2:0.5")).kind == top_p);
-  CHECK(asked(parse_policy("top-p@2:0.5")).p == 0.5);
-  CHECK(asked(parse_policy("static@2:0.5")).k == 50);
-  CHECK(asked(parse_policy("static@2:0.5"), 1).kind == not_pruned_before);
-  CHECK(asked(parse_policy("paper")).k == 70);
-  CHECK(asked(parse_policy("dense")).kind == all);
+  CHECK(asked(parse_policy("2:0.5", 8)).kind == top_k);
+  CHECK(asked(parse_policy("2:0.5", 8), 1).k == 50);
+  CHECK(asked(parse_policy("top-p@2:0.5", 8)).kind == top_p);
+  CHECK(asked(parse_policy("top-p@2:0.5", 8)).p == 0.5);
+  CHECK(asked(parse_policy("static@2:0.5", 8)).k == 50);
+  CHECK(asked(parse_policy("static@2:0.5", 8), 1).kind == not_pruned_before);
+  CHECK(asked(parse_policy("paper", 8)).k == 70);
+  CHECK(asked(parse_policy("dense", 8)).kind == all);
   for (const NamedPolicy& policy : named_policies) {
     const std::string prefix(policy.prefix);
     CHECK_FALSE(policy.meaning.empty());
-    CHECK(asked(parse_policy(prefix + "2:0.25")).kind != all);
-    CHECK_THROWS_AS(parse_policy(prefix + "2"), invalid_argument);
-    if (!prefix.empty()) CHECK_THROWS_AS(parse_policy(prefix + "paper"), invalid_argument);
+    CHECK(asked(parse_policy(prefix + "2:0.25", 8)).kind != all);
+    CHECK_THROWS_AS(parse_policy(prefix + "2", 8), invalid_argument);
+    if (!prefix.empty()) CHECK_THROWS_AS(parse_policy(prefix + "paper", 8), invalid_argument);
   }
-  CHECK_THROWS_WITH_AS(parse_policy("top-q@2:0.5"),
-                       "lazyllm: schedule 'top-q@2:0.5': 'top-q@2:0.5' is not LAYER:KEEP, e.g. 9:0.7",
-                       invalid_argument);
+  CHECK_THROWS_WITH_AS(parse_policy("8:0.5", 8), doctest::Contains("layer 8 is out of range 1 to 7"), invalid_argument);
+  CHECK_THROWS_WITH_AS(parse_policy("static@dense", 8), doctest::Contains("needs a list"), invalid_argument);
+  CHECK_THROWS_WITH_AS(parse_policy("top-q@2:0.5", 8),
+                       "lazyllm: schedule 'top-q@2:0.5': 'top-q@' is not one of top-p@, static@", invalid_argument);
 }

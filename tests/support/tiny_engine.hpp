@@ -31,7 +31,8 @@ struct Hooks {
 struct LibraryScores : TinyAttention<float> {
   const Hooks* hooks;
 
-  void attend(cpu::Context& context, const LayerPlan& plan, RowsView<float> hidden) {
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, RowsView<float> hidden) {
     hooks->call(layer, Place::before_attention);
     TinyAttention<float>::attend(context, plan, hidden);
     hooks->call(layer, Place::after_attention);
@@ -47,12 +48,14 @@ struct EngineScores {
   TinyAttention<float> block;
   const Hooks* hooks;
 
-  void attend(cpu::Context& context, const LayerPlan& plan, RowsView<float> hidden) {
+  template <class Context>
+  void attend(Context& context, const LayerPlan& plan, RowsView<float> hidden) {
     hooks->call(block.layer, Place::before_attention);
     block.attend(context, plan, hidden);
     hooks->call(block.layer, Place::after_attention);
   }
-  void token_scores(cpu::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+  template <class Context>
+  void token_scores(Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
     hooks->call(block.layer, Place::scores);
     const SequencePlan part = plan.sequence(window.sequence);
     score_one(context, block.queries(plan), window.first_row,
@@ -66,7 +69,8 @@ struct EngineScores {
 struct HookedFeedForward : TinyFeedForward<float> {
   const Hooks* hooks;
 
-  void feed_forward(cpu::Context& context, RowsView<float> hidden) {
+  template <class Context>
+  void feed_forward(Context& context, RowsView<float> hidden) {
     TinyFeedForward<float>::feed_forward(context, hidden);
     hooks->call(layer, Place::feed_forward);
   }
@@ -75,6 +79,7 @@ struct HookedFeedForward : TinyFeedForward<float> {
 /// An engine around the tiny model that a test can disturb and look into.
 template <class Block = LibraryScores, class Score = AttentionScore, class Storage = cpu::PooledStorage<float>>
 struct TinyEngine {
+  using Context = typename Storage::context_type;
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
   using Pruner = TokenPruner<AnyPolicy, Score>;
   using Step = lazyllm::Step<Sequence, Pruner>;
@@ -131,12 +136,13 @@ struct TinyEngine {
                          .max_rows = turn.max_rows});
       batch.push_back(&turn.request->cache);
     }
-    const RowsView<float> hidden = step.begin(context, entries);
-    // Tokens of a step that is given up are not the sequence's: a second try brings them again.
+    // Tokens of a step that was given up are not the sequence's: a second try brings them again.
     for (const Turn& turn : turns) {
-      turn.request->tokens.resize(static_cast<std::size_t>(turn.request->sequence.length()) - turn.tokens.size());
-      turn.request->tokens.insert(turn.request->tokens.end(), turn.tokens.begin(), turn.tokens.end());
+      std::vector<Index>& known = turn.request->tokens;
+      known.resize(static_cast<std::size_t>(turn.request->sequence.length()));
+      known.insert(known.end(), turn.tokens.begin(), turn.tokens.end());
     }
+    const RowsView<float> hidden = step.begin(context, entries);
     for (std::size_t s = 0; s < turns.size(); ++s) {
       const SequencePlan part = step.plan().sequence(static_cast<Index>(s));
       for (Index r = 0; r < std::ssize(part.positions); ++r) {
@@ -191,7 +197,7 @@ struct TinyEngine {
 
   TinyModel model;
   Index capacity;
-  cpu::Context context;
+  Context context;
   Hooks hooks;
   TinyBatch<float> batch;
   std::vector<LazyDecoderLayer<Block, HookedFeedForward>> layers;

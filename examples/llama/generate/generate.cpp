@@ -21,6 +21,7 @@
 #include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/report/report.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace {
@@ -31,6 +32,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelOptions model;
   std::string prompt, prompt_file, token_ids;
+  bool chat = false;
   PruningOptions pruning;
   Index max_tokens = 64;
   Sampling sampling;
@@ -104,9 +106,12 @@ void generate(const Options& options) {
   }
   std::vector<TokenId> prompt;
   if (!options.token_ids.empty()) {
+    if (options.chat) fail("--chat needs a text: --prompt or --prompt-file, not --token-ids");
     prompt = read_token_ids(options.token_ids, config.vocab);
   } else {
-    prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
+    const std::string text = options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file);
+    prompt = options.chat ? open_chat_template(options.model.tokenizer_path()).encode(*tokenizer, text)
+                          : tokenizer->encode(text, true);
   }
   check(config, prompt, options.max_tokens);
 
@@ -161,6 +166,7 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingFile)
       ->option_text("FILE");
   prompt->require_option(1);
+  add_chat_option(app, options.chat);
   add_pruning_options(app, options.pruning);
   app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
       ->check(at_least(1))

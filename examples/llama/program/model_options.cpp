@@ -26,11 +26,17 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
       ->capture_default_str();
 }
 
+void add_chat_option(CLI::App& app, bool& chat) {
+  app.add_flag("--chat", chat,
+               "put prompts as the model's chat template does: ChatML, Llama 2, Llama 3 or Mistral, recognised from "
+               "tokenizer_config.json");
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config) {
   if (options.tokenizer.empty() && !std::filesystem::is_directory(options.path)) {
     fail("--tokenizer is needed with the model file ", options.path);
   }
-  return open_tokenizer(options.tokenizer.empty() ? options.path : options.tokenizer, config.vocab);
+  return open_tokenizer(options.tokenizer_path(), config.vocab);
 }
 
 std::vector<TokenId> stop_tokens(const ModelConfig& config, const Tokenizer* tokenizer) {

@@ -20,10 +20,16 @@ struct ModelOptions {
   std::string path;
   std::string tokenizer;  ///< path; empty: the one in the model's directory
   Placement placement{.threads = 2};
+
+  /// Where the tokenizer is, and what is beside it.
+  const std::string& tokenizer_path() const { return tokenizer.empty() ? path : tokenizer; }
 };
 
 /// Adds `--model`, `--tokenizer`, `--device`, `--dtype` and `--threads`. `options` must outlive the parsing.
 void add_model_options(CLI::App& app, ModelOptions& options);
+
+/// Adds `--chat`. `chat` must outlive the parsing.
+void add_chat_option(CLI::App& app, bool& chat);
 
 /// The tokenizer of a model with `config`. Throws as `open_tokenizer`, and `std::invalid_argument` if there is no
 /// place to look.

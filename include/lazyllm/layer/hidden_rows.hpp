@@ -27,7 +27,7 @@ class HiddenRows {
   }
 
   /// `[count x hidden_size]` without gaps.
-  RowsView<T> rows() const { return buffers_[current_].rows().subrows(0, count_); }
+  RowsView<T> rows() const { return {buffers_[current_].rows().data, count_, hidden_size_}; }
   Index count() const { return count_; }  ///< rows of the running batch
 
   /// Room for the `rows` rows of the next batch.

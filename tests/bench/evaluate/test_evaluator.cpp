@@ -52,9 +52,10 @@ Item item(Index prompt_bytes, Index max_tokens) {
   return item;
 }
 
-ItemResult evaluate(const MethodOptions& options, const Item& item, Index repeats = 0) {
+ItemResult evaluate(const MethodOptions& options, const Item& item, Index repeats = 0,
+                    const ChatTemplate* chat = nullptr) {
   const ToyTokenizer tokenizer(3);
-  return Evaluator(options, model(), model(), tokenizer, context).evaluate(item, repeats);
+  return Evaluator(options, model(), model(), tokenizer, context, chat).evaluate(item, repeats);
 }
 
 TokenId likeliest(std::span<const float> logits) {
@@ -101,6 +102,26 @@ TEST_CASE("dense: the decoder's own greedy text, operations and memory") {
   scored.answers = {"x", text({written[0]})};
   CHECK(evaluate(method(Method::dense), scored).runs[0].score ==
         score("tiny_passkey", run.prediction, scored.answers, {}));
+}
+
+TEST_CASE("a chat template goes around the prompt, but not around those of few-shot and code sets") {
+  const ToyTokenizer tokenizer(3);
+  const ChatTemplate chat("<|im_start|>", "");
+  for (const Index bytes : {8, 300}) {  // the longer one loses its middle, the template's ends stay
+    CAPTURE(bytes);
+    Item one = item(bytes, 8);
+    const std::vector<TokenId> asked = cut_middle(chat.encode(tokenizer, one.prompt), context - 8);
+    const ItemResult result = evaluate(method(Method::dense), one, 0, &chat);
+    CHECK(result.prompt_tokens == std::ssize(asked));
+    CHECK(result.runs.at(0).prediction == text(greedy(asked, 8)));
+
+    one.all_classes = {"w5"};
+    for (const char* dataset : {"trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p", "tiny_few_shot"}) {
+      one.dataset = dataset;
+      CHECK(evaluate(method(Method::dense), one, 0, &chat).prompt_tokens ==
+            std::ssize(cut_middle(tokenizer.encode(one.prompt, true), context - 8)));
+    }
+  }
 }
 
 TEST_CASE("lazy with nothing to prune equals dense in everything but time") {

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/llama/model/generate_program.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 
 using namespace llama;
 using Json = nlohmann::json;
@@ -262,7 +265,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
   CHECK(sizes(prefill({"--schedule", "dense"})) == Sizes{40, 40, 40, 40});
   CHECK(sizes(prefill({"--schedule", "2:0.25"})) == Sizes{40, 40, 10, 10});
   CHECK(sizes(prefill({"--schedule", "static@2:0.25"})) == Sizes{40, 40, 10, 10});
-  const std::size_t mass = prefill({"--schedule", "mass@2:0.5"})[2].size();
+  const std::size_t mass = prefill({"--schedule", "top-p@2:0.5"})[2].size();
   CHECK(mass < 20);  // the highest half of the attention is on fewer than half of the tokens
   CHECK(mass > 1);
 
@@ -329,13 +332,37 @@ TEST_CASE("--threads does not change what is generated") {
   CHECK(two.at("tokens") == one.at("tokens"));
 }
 
+TEST_CASE("--chat puts the prompt in the model's chat template") {
+  const test::GenerateProgram program;
+  const std::filesystem::path model = program.path("model");
+  std::filesystem::copy(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny", model);
+  std::ofstream(model / "tokenizer_config.json")
+      << R"({"chat_template": "{{ '<|im_start|>' + message['role'] }}", "bos_token": null, "eos_token": null})";
+  const auto ids = open_chat_template(model).encode(*open_tokenizer(model), "Who made the red bowl?");
+  std::string text;
+  for (const TokenId id : ids) text += std::to_string(id) + ' ';
+  program.write("chat", text);
+  const auto tokens = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--model", model, "--max-tokens", "4", "--json", program.path("json")});
+    const auto result = program.run(arguments);
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+    const Json report = read_json(program.path("json"));
+    return std::pair(report.at("prompt_tokens").get<std::size_t>(), report.at("tokens"));
+  };
+  const auto chat = tokens({"--prompt", "Who made the red bowl?", "--chat"});
+  CHECK(chat.first == ids.size());
+  CHECK(chat == tokens({"--token-ids", program.path("chat")}));
+  CHECK(chat.first > tokens({"--prompt", "Who made the red bowl?"}).first);
+}
+
 TEST_CASE("--help names every option and succeeds") {
   const auto result = test::GenerateProgram().run({"--help"});
   CHECK(result.status == 0);
   for (const char* option :
-       {"--model",         "--tokenizer",    "--prompt",     "--prompt-file", "--token-ids", "--schedule",    "--score",
-        "--protect-first", "--protect-last", "--max-tokens", "--dtype",       "--threads",   "--temperature", "--top-p",
-        "--seed",          "--compare",      "--repeats",    "--json",        "--trace",     "--logits"}) {
+       {"--model", "--tokenizer",     "--prompt",       "--prompt-file", "--token-ids", "--chat",    "--schedule",
+        "--score", "--protect-first", "--protect-last", "--max-tokens",  "--dtype",     "--threads", "--temperature",
+        "--top-p", "--seed",          "--compare",      "--repeats",     "--json",      "--trace",   "--logits"}) {
     CHECK(result.out.find(option) != std::string::npos);
   }
 }

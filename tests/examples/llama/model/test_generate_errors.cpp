@@ -104,6 +104,11 @@ TEST_CASE("prompts that cannot be run") {
   for (int i = 0; i < 128; ++i) long_prompt += "7 ";
   check_prompt(long_prompt, {"128", "prompt 128 + --max-tokens 64"});
   check_fails(program, {"--model", test::small_model, "--prompt", "x"}, 1, {"tokenizer.json", "mha_4_layers"});
+  check_fails(program, {"--model", test::small_model, "--token-ids", program.path("ids"), "--chat"}, 1,
+              {"--chat needs a text"});
+  const std::filesystem::path tiny = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny";
+  check_fails(program, {"--model", tiny, "--prompt", "x", "--chat"}, 1,
+              {"tokenizer_config.json: there is no chat_template"});
 }
 
 TEST_CASE("a failure in the middle of the work leaves no output behind") {
