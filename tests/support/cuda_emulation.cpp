@@ -53,7 +53,7 @@ class Arena {
     const std::size_t block_bytes = (bytes + page - 1) / page * page + page;  // a page between the blocks
     std::byte* block = end_;
     auto& freed = freed_[block_bytes];
-    if (freed.size() > 8) {  // memory is not used again at once, so that a late access is seen
+    if (freed.size() > 8) {  // memory is not used again soon, so that a late access is seen
       block = freed.front();
       freed.pop_front();
     } else {

@@ -74,7 +74,7 @@ using Places = std::pair<const void*, void*>;
 
 /// The same copies by `cub::DeviceMemcpy::Batched`. The lists of places go to the device as those of the library do.
 template <class T>
-void copy_with_cub(benchmark::State& state, Batch<T>& batch, const std::vector<Places>& places, Index bytes) {
+void copy_by_cub(benchmark::State& state, Batch<T>& batch, const std::vector<Places>& places, Index bytes) {
   const cudaStream_t stream = batch.stream.get();
   const Index list_bytes = std::ssize(places) * static_cast<Index>(sizeof(void*));
   const cuda::detail::DeviceMemory lists(stream, 2 * list_bytes);
@@ -102,23 +102,23 @@ void copy_with_cub(benchmark::State& state, Batch<T>& batch, const std::vector<P
 }
 
 template <class T>
-void gather_cub(benchmark::State& state) {
+void gather_plain(benchmark::State& state) {
   Batch<T> batch(state);
   std::vector<Places> places;
   for (std::size_t i = 0; i < batch.chosen.size(); ++i) {
     places.emplace_back(batch.all_rows().row(batch.chosen[i]), batch.half(batch.some).row(batch.in_order[i]));
   }
-  copy_with_cub(state, batch, places, batch.bytes());
+  copy_by_cub(state, batch, places, batch.bytes());
 }
 
 template <class T>
-void scatter_cub(benchmark::State& state) {
+void scatter_plain(benchmark::State& state) {
   Batch<T> batch(state);
   std::vector<Places> places;
   for (std::size_t i = 0; i < batch.chosen.size(); ++i) {
     places.emplace_back(batch.half(batch.some).row(batch.in_order[i]), batch.all_rows().row(batch.chosen[i]));
   }
-  copy_with_cub(state, batch, places, batch.bytes());
+  copy_by_cub(state, batch, places, batch.bytes());
 }
 
 /// One copy of as many bytes.
@@ -152,10 +152,10 @@ void sizes(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK(gather<bf16>)->Apply(sizes);
-BENCHMARK(gather_cub<bf16>)->Apply(sizes);
+BENCHMARK(gather_plain<bf16>)->Apply(sizes);
 BENCHMARK(gather_memory<bf16>)->Apply(sizes);
 BENCHMARK(scatter<bf16>)->Apply(sizes);
-BENCHMARK(scatter_cub<bf16>)->Apply(sizes);
+BENCHMARK(scatter_plain<bf16>)->Apply(sizes);
 BENCHMARK(scatter_memory<bf16>)->Apply(sizes);
 BENCHMARK(merge<bf16>)->Apply(sizes);
 BENCHMARK(merge_memory<bf16>)->Apply(sizes);

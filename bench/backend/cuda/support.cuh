@@ -30,7 +30,7 @@ class RandomMemory {
   cuda::detail::DeviceMemory memory_;
 };
 
-/// Times `call()`, which enqueues work on the stream, many calls at once.
+/// Times `call()`, which enqueues work on the stream, many calls one after the other.
 template <class Call>
 void time_calls(benchmark::State& state, cudaStream_t stream, const Call& call) {
   StreamTimer timer;
