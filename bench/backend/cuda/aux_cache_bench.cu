@@ -17,8 +17,18 @@ struct Problem {
     cache.reserve(context, tokens);
   }
 
-  void park() { cache.park(context, RowsView<const bf16>(hidden()), chosen_rows, chosen); }
-  void revive() { cache.revive(context, chosen, hidden(), chosen_rows); }
+  void park() {
+    copies.clear();
+    cache.acquire(context, chosen);
+    cache.park(RowsView<const bf16>(hidden()), chosen_rows, copies);
+    copy_rows(context, std::span<const RowCopy<bf16>>(copies));
+  }
+  void revive() {
+    copies.clear();
+    cache.revive(chosen, hidden(), chosen_rows, copies);
+    copy_rows(context, std::span<const RowCopy<bf16>>(copies));
+    for (const Position position : chosen) cache.forget(position);
+  }
   RowsView<bf16> hidden() { return {rows.data(), tokens, width}; }
   Index bytes() const { return 2 * std::ssize(chosen) * width * static_cast<Index>(sizeof(bf16)); }
 
@@ -29,6 +39,7 @@ struct Problem {
   std::vector<Position> chosen;
   std::vector<Index> chosen_rows;
   AuxCache<Storage> cache;
+  std::vector<RowCopy<bf16>> copies;
 };
 
 /// Times `body` alone, while the stream still works on `way_back`: so the host enqueues ahead, as it does in a step.
@@ -62,8 +73,8 @@ void revive(benchmark::State& state) {
 }
 
 template <class Storage>
-using OtherSide =
-    std::conditional_t<std::is_same_v<Storage, cuda::PinnedStorage<bf16>>, cuda::PinnedMemory, cuda::DeviceMemory>;
+using OtherSide = std::conditional_t<std::is_same_v<Storage, cuda::PinnedStorage<bf16>>, cuda::detail::PinnedMemory,
+                                     cuda::detail::DeviceMemory>;
 
 /// One copy of as many bytes, to the same kind of memory.
 template <class Storage>

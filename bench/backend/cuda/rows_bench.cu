@@ -1,3 +1,6 @@
+#include <thrust/iterator/constant_iterator.h>
+#include <cub/device/device_memcpy.cuh>
+
 #include <array>
 
 #include "bench/backend/cuda/support.cuh"
@@ -29,7 +32,8 @@ struct Batch {
   RowsView<T> half(RandomMemory<T>& rows) { return {rows.data(), tokens / 2, width}; }
 
   void copy(RowsView<T> source, const std::vector<Index>& from, RowsView<T> target, const std::vector<Index>& to) {
-    copy_rows(context, RowsView<const T>(source), std::span(from), target, std::span(to));
+    const RowCopy<T> copy{source, from, target, to};
+    copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
   }
 
   Stream stream;
@@ -65,6 +69,58 @@ void merge(benchmark::State& state) {
   report_bytes(state, 2 * batch.bytes());
 }
 
+/// Where one row is copied from and to.
+using Places = std::pair<const void*, void*>;
+
+/// The same copies by `cub::DeviceMemcpy::Batched`. The lists of places go to the device as those of the library do.
+template <class T>
+void copy_by_cub(benchmark::State& state, Batch<T>& batch, const std::vector<Places>& places, Index bytes) {
+  const cudaStream_t stream = batch.stream.get();
+  const Index list_bytes = std::ssize(places) * static_cast<Index>(sizeof(void*));
+  const cuda::detail::DeviceMemory lists(stream, 2 * list_bytes);
+  auto* const sources = cuda::detail::at<const void*>(lists.data(), 0);
+  auto* const targets = cuda::detail::at<void*>(lists.data(), list_bytes);
+  const thrust::constant_iterator<std::size_t> row_bytes(static_cast<std::size_t>(batch.width) * sizeof(T));
+  const auto enqueue = [&](void* scratch, std::size_t& scratch_bytes) {
+    cuda::detail::check(cub::DeviceMemcpy::Batched(scratch, scratch_bytes, sources, targets, row_bytes,
+                                                   static_cast<std::uint32_t>(places.size()), stream),
+                        "cub::DeviceMemcpy::Batched");
+  };
+  std::size_t scratch_bytes = 0;
+  enqueue(nullptr, scratch_bytes);
+  const cuda::detail::DeviceMemory scratch(stream, static_cast<Index>(scratch_bytes));
+  time_calls(state, stream, [&] {
+    batch.context.upload(lists.data(), 2 * list_bytes, [&](std::byte* host) {
+      for (std::size_t i = 0; i < places.size(); ++i) {
+        cuda::detail::at<const void*>(host, 0)[i] = places[i].first;
+        cuda::detail::at<void*>(host, list_bytes)[i] = places[i].second;
+      }
+    });
+    enqueue(scratch.data(), scratch_bytes);
+  });
+  report_bytes(state, bytes);
+}
+
+template <class T>
+void gather_plain(benchmark::State& state) {
+  Batch<T> batch(state);
+  std::vector<Places> places;
+  for (std::size_t i = 0; i < batch.chosen.size(); ++i) {
+    places.emplace_back(batch.all_rows().row(batch.chosen[i]), batch.half(batch.some).row(batch.in_order[i]));
+  }
+  copy_by_cub(state, batch, places, batch.bytes());
+}
+
+template <class T>
+void scatter_plain(benchmark::State& state) {
+  Batch<T> batch(state);
+  std::vector<Places> places;
+  for (std::size_t i = 0; i < batch.chosen.size(); ++i) {
+    places.emplace_back(batch.half(batch.some).row(batch.in_order[i]), batch.all_rows().row(batch.chosen[i]));
+  }
+  copy_by_cub(state, batch, places, batch.bytes());
+}
+
 /// One copy of as many bytes.
 template <class T>
 void gather_memory(benchmark::State& state) {
@@ -96,8 +152,10 @@ void sizes(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK(gather<bf16>)->Apply(sizes);
+BENCHMARK(gather_plain<bf16>)->Apply(sizes);
 BENCHMARK(gather_memory<bf16>)->Apply(sizes);
 BENCHMARK(scatter<bf16>)->Apply(sizes);
+BENCHMARK(scatter_plain<bf16>)->Apply(sizes);
 BENCHMARK(scatter_memory<bf16>)->Apply(sizes);
 BENCHMARK(merge<bf16>)->Apply(sizes);
 BENCHMARK(merge_memory<bf16>)->Apply(sizes);

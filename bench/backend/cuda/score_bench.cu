@@ -13,23 +13,23 @@ struct Problem {
   explicit Problem(const benchmark::State& state)
       : heads(state.range(0)),
         head_dim(state.range(1)),
-        key_heads(heads / state.range(2)),
+        kv_heads(heads / state.range(2)),
         tokens(state.range(4)),
         active(random_subset<Position>(tokens, tokens * state.range(3) / 100)),
         query_memory(stream.get(), heads * head_dim),
-        key_memory(stream.get(), tokens * key_heads * head_dim),
+        key_memory(stream.get(), tokens * kv_heads * head_dim),
         scores(stream.get(), std::ssize(active)) {}
 
   QueryRows<T> queries() const {
     const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
     return {query_memory.data(), heads * head_dim, head_dim, heads, head_dim, scale};
   }
-  ContiguousKeys<T> keys() const { return {key_memory.data(), key_heads * head_dim, head_dim, key_heads}; }
-  Index bytes() const { return std::ssize(active) * key_heads * head_dim * static_cast<Index>(sizeof(T)); }
+  ContiguousKeys<T> key_view() const { return {key_memory.data(), kv_heads * head_dim, head_dim, kv_heads}; }
+  Index bytes() const { return std::ssize(active) * kv_heads * head_dim * static_cast<Index>(sizeof(T)); }
 
   Stream stream;
   cuda::Context context{stream.get()};
-  Index heads, head_dim, key_heads, tokens;
+  Index heads, head_dim, kv_heads, tokens;
   std::vector<Position> active;
   RandomMemory<T> query_memory, key_memory;
   RandomMemory<float> scores;
@@ -41,8 +41,10 @@ void score(benchmark::State& state) {
   const std::vector<Position> limits{static_cast<Position>(problem.active.size())};
   const std::span<float> scores(problem.scores.data(), problem.active.size());
   time_calls(state, problem.stream.get(), [&] {
-    attention_scores(problem.context, problem.queries(), 0, limits, problem.keys(), problem.active, Reduce::mean,
-                     scores);
+    attention_scores(problem.context, problem.queries(), 1, [&](Index) {
+      return ScoreTask<ContiguousKeys<T>>{
+          .limits = limits, .key_view = problem.key_view(), .keys = problem.active, .scores = scores};
+    });
   });
   report_bytes(state, problem.bytes());
 }

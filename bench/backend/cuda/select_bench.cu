@@ -7,7 +7,7 @@
 #include "bench/backend/cuda/support.cuh"
 
 // Selection among random scores of `batch` sequences with `tokens` tokens each, until the host has the kept indices.
-// `keep` is in percent of the tokens (by count) or of the scores' sum (by mass).
+// `keep` is in percent of the tokens (top-k) or of the sum of the scores (top-p).
 
 namespace lazyllm::bench {
 namespace {
@@ -18,42 +18,45 @@ struct Problem {
         batch(state.range(1)),
         tokens(state.range(2)),
         count(keep_count(keep, tokens)),
-        active(random_subset<Position>(tokens, tokens)),
+        keys(random_subset<Position>(tokens, tokens)),
         scores(stream.get(), batch * tokens) {}
 
   Stream stream;
   cuda::Context context{stream.get()};
   double keep;
   Index batch, tokens, count;
-  std::vector<Position> active;
+  std::vector<Position> keys;
   RandomMemory<float> scores;
 };
 
-void select_with(benchmark::State& state, Problem& problem, const Selection& selection) {
-  std::vector<SelectionTask> tasks;
-  for (Index s = 0; s < problem.batch; ++s) {
-    const std::span<float> scores(problem.scores.data() + s * problem.tokens, static_cast<std::size_t>(problem.tokens));
-    tasks.push_back({selection, problem.tokens, problem.active, scores});
+void select_with(benchmark::State& state, Problem& problem, const SelectionTask& task) {
+  std::vector<SelectionTask> tasks(static_cast<std::size_t>(problem.batch), task);
+  const float* scores = problem.scores.data();
+  for (SelectionTask& each : tasks) {
+    each.protect_from = problem.tokens - 1;
+    each.keys = problem.keys;
+    each.scores = {scores, problem.keys.size()};
+    scores += problem.tokens;
   }
   KeptTokens kept;
   time_calls(state, problem.stream.get(),
-             [&] { benchmark::DoNotOptimize(select(problem.context, std::span<const SelectionTask>(tasks), kept)); });
+             [&] { select_tokens(problem.context, std::span<const SelectionTask>(tasks), kept); });
   report_bytes(state, static_cast<Index>(problem.scores.bytes() + kept.indices.size() * sizeof(int)));
 }
 
-void select_count(benchmark::State& state) {
+void select_top_k(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::top_k, .count = problem.count});
+  select_with(state, problem, {.k = problem.count});
 }
 
-void select_mass(benchmark::State& state) {
+void select_top_p(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.kind = Selection::Kind::top_p, .mass = problem.keep});
+  select_with(state, problem, {.by_share = true, .p = problem.keep});
 }
 
 /// With CUB alone, one sequence after the other: all scores sorted with their indices, which is stable, then the first
 /// indices sorted.
-void select_count_plain(benchmark::State& state) {
+void select_top_k_plain(benchmark::State& state) {
   Problem problem(state);
   const cudaStream_t stream = problem.stream.get();
   const auto tokens = static_cast<int>(problem.tokens);
@@ -71,14 +74,14 @@ void select_count_plain(benchmark::State& state) {
   };
   const auto sort_kept = [&](void* scratch, std::size_t& bytes) {
     cuda::detail::check(cub::DeviceRadixSort::SortKeys(scratch, bytes, sorted_indices.data(), kept.data(), count, 0,
-                                                       static_cast<int>(std::bit_width(problem.active.size())), stream),
+                                                       static_cast<int>(std::bit_width(problem.keys.size())), stream),
                         "SortKeys");
   };
   std::array<std::size_t, 2> bytes{};
   sort_all(nullptr, bytes[0], problem.scores.data());
   sort_kept(nullptr, bytes[1]);
-  const cuda::DeviceMemory scratch(stream, static_cast<Index>(std::max(bytes[0], bytes[1])));
-  const cuda::PinnedMemory host(stream, problem.batch * count * static_cast<Index>(sizeof(int)));
+  const cuda::detail::DeviceMemory scratch(stream, static_cast<Index>(std::max(bytes[0], bytes[1])));
+  const cuda::detail::PinnedMemory host(stream, problem.batch * count * static_cast<Index>(sizeof(int)));
   time_calls(state, stream, [&] {
     for (Index s = 0; s < problem.batch; ++s) {
       sort_all(scratch.data(), bytes[0], problem.scores.data() + s * tokens);
@@ -94,9 +97,9 @@ void sizes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"keep", "batch", "tokens"})->ArgsProduct({{30, 70}, {1, 8}, device_token_counts})->UseManualTime();
 }
 
-BENCHMARK(select_count)->Apply(sizes);
-BENCHMARK(select_count_plain)->Apply(sizes);
-BENCHMARK(select_mass)->Apply(sizes);
+BENCHMARK(select_top_k)->Apply(sizes);
+BENCHMARK(select_top_k_plain)->Apply(sizes);
+BENCHMARK(select_top_p)->Apply(sizes);
 
 }  // namespace
 }  // namespace lazyllm::bench

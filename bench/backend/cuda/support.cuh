@@ -27,10 +27,10 @@ class RandomMemory {
   std::size_t bytes() const { return static_cast<std::size_t>(memory_.bytes()); }
 
  private:
-  cuda::DeviceMemory memory_;
+  cuda::detail::DeviceMemory memory_;
 };
 
-/// Times `call()`, which enqueues work on the stream, many calls at once.
+/// Times `call()`, which enqueues work on the stream, many calls one after the other.
 template <class Call>
 void time_calls(benchmark::State& state, cudaStream_t stream, const Call& call) {
   StreamTimer timer;
