@@ -47,7 +47,7 @@ struct Engine {
 
   const Floats& forward(std::span<const std::int32_t> tokens) {  // the whole prompt, then token by token
     const auto rows = step.begin(context, sequence, pruner, std::ssize(tokens));
-    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&model.embedding[tokens[r] * dim], dim, rows.row(r));
+    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[tokens[r] * dim], dim, rows.row(r));
     for (auto& layer : layers) layer.forward(context, step);
     return model.head(step.end().rows.row(0));
   }
