@@ -109,7 +109,7 @@ struct Lists {  // of the layer that runs, on the device; one for all layers
   thrust::device_vector<float> query;
 };
 
-// [integration]
+// [attention]
 struct AttentionBlock {
   const Weights* weights;
   Lists* lists;
@@ -120,12 +120,13 @@ struct AttentionBlock {
     context.upload(plan.keys(), pointer(lists->keys));
     context.upload(plan.key_limits(), pointer(lists->limits));
     const auto blocks = static_cast<unsigned>(plan.rows());
-    project_rows<<<blocks, width, 0, context.stream()>>>(
-        pointer(weights->query), pointer(weights->key), pointer(weights->value), hidden.data, pointer(lists->positions),
-        pointer(lists->query), pointer(key_cache), pointer(value_cache));
-    attend_rows<<<blocks, width, 0, context.stream()>>>(pointer(weights->output), pointer(lists->query),
-                                                        pointer(key_cache), pointer(value_cache), pointer(lists->keys),
-                                                        pointer(lists->limits), hidden.data);
+    const cudaStream_t stream = context.stream();
+    project_rows<<<blocks, width, 0, stream>>>(pointer(weights->query), pointer(weights->key), pointer(weights->value),
+                                               hidden.data, pointer(lists->positions), pointer(lists->query),
+                                               pointer(key_cache), pointer(value_cache));
+    attend_rows<<<blocks, width, 0, stream>>>(pointer(weights->output), pointer(lists->query), pointer(key_cache),
+                                              pointer(value_cache), pointer(lists->keys), pointer(lists->limits),
+                                              hidden.data);
   }
   lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {  // pointers to device memory
     return {pointer(lists->query), width, width, /*heads=*/1, width, scale};
@@ -134,6 +135,7 @@ struct AttentionBlock {
     return {pointer(key_cache), width, width, /*kv_heads=*/1};
   }
 };
+// [attention-end]
 
 struct FeedForwardBlock {
   const Weights* weights;
@@ -181,6 +183,4 @@ struct Engine {
   lazyllm::cuda::Sequence<float> sequence{layer_count, width};
   lazyllm::Step<decltype(sequence), decltype(pruner)> step;
 };
-// [integration-end]
-
 }  // namespace on_cuda

@@ -41,7 +41,9 @@ struct FeedForwardBlock {
 
 struct Engine {
   Engine(lazyllm::AnyPolicy policy, Index seq_len) : model(seq_len), pruner(std::move(policy)) {
-    for (Index l = 0; l < layer_count; ++l) layers.emplace_back(AttentionBlock{&model, l}, FeedForwardBlock{&model, l});
+    for (Index layer = 0; layer < layer_count; ++layer) {
+      layers.emplace_back(AttentionBlock{&model, layer}, FeedForwardBlock{&model, layer});
+    }
   }
   Engine(const Engine&) = delete;
 
