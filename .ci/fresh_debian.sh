@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=${1:?usage: fresh_debian.sh RELEASE [COMMAND]}
-seconds=900  # longest run
+seconds=1800  # longest run: two minutes where nothing else runs
 
 first_command=$(grep -m1 -E '^ *bash ' README.md)
 command=${2:-"{ $first_command
@@ -62,4 +62,8 @@ timeout --signal=KILL "$seconds" unshare --mount --pid --fork --kill-child bash 
   mount -t proc proc "$1/proc"
   mount --bind "$2" "$1/var/cache/apt/archives"
   exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    chroot "$1" bash /command' bash "$root" "$cache/packages-$release" </dev/null
+    chroot "$1" bash /command' bash "$root" "$cache/packages-$release" </dev/null || {
+  status=$?
+  if ((status == 137)); then echo "Stopped after $seconds s"; fi
+  exit "$status"
+}

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # run.sh [MODEL [PROMPT_FILE]] [OPTION…]: a model's answer with every token computed and with LazyLLM, side by side.
-# Without MODEL: the embedded model answers a question about some forty documents. Installs what is missing on a Debian
-# machine; OPTIONs go to lazyllm-generate, such as --schedule 4:0.5,8:0.5 or --report page.html.
+# Without MODEL: the embedded model answers a question about some forty documents. A MODEL of models/models.txt is fetched
+# first, and asked about a keeper's log. Installs what is missing on a Debian machine; OPTIONs go to lazyllm-generate, such
+# as --schedule 4:0.5,8:0.5 or --report page.html.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
 if (($#)) && [[ $1 == -h || $1 == --help ]]; then
   echo "usage: bash examples/run.sh [MODEL [PROMPT_FILE]] [OPTION...]"
-  echo "MODEL is a Hugging Face directory (config.json, safetensors, tokenizer) or a llama2.c .bin with its tokenizer.bin;"
+  echo "MODEL is one of $(grep -v '^#' "$here/models/models.txt" | cut -d' ' -f1 | sort -u | xargs), a Hugging Face directory (config.json, safetensors, tokenizer) or a llama2.c .bin with its tokenizer.bin;"
   echo "without it, the embedded model in examples/models/tiny. OPTIONs are those of lazyllm-generate."
   exit
 fi
@@ -15,9 +16,16 @@ if (($#)) && [[ $1 != -* ]]; then
   model=$1
   shift
   prompt=(--prompt-file "$here/prompts/lighthouse.txt")
+  defaults=()
+  if [[ ! -e $model ]] && grep -q "^$model " "$here/models/models.txt"; then
+    prompt=(--prompt-file "$here/prompts/keepers_log.txt")
+    defaults=(--chat --dtype bf16 --schedule "@$here/models/presets/$model.json" --max-tokens 32)
+    model=$(bash "$here/models/fetch.sh" "$model")
+  fi
   if (($#)) && [[ $1 != -* ]]; then
     set -- --prompt-file "$@"
   fi
+  set -- "${defaults[@]}" "$@"
 else
   model=$here/models/tiny
   prompt=(--prompt-file "$here/prompts/documents.txt")

@@ -12,8 +12,7 @@
 
 #include "bench/evaluate/filters.hpp"
 #include "bench/evaluate/method.hpp"
-#include "examples/llama/model/cpu.hpp"
-#include "examples/llama/model/log_probabilities.hpp"
+#include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/generation.hpp"
 #include "examples/llama/program/timing.hpp"
@@ -46,21 +45,19 @@ struct Answer {
 
 /// Answers questions with one method, and with dense inference to compare. Holds a K/V cache for each that grows to the
 /// longest question so far; the models and the tokenizer are the caller's.
-template <class T>
 class Answerer {
  public:
   /// `options` are resolved ones. `compressor` may be `model`; only `Method::compress` uses it.
-  Answerer(const MethodOptions& options, const Model<T>& model, const Model<T>& compressor, const Tokenizer& tokenizer,
-           int threads)
-      : options_(options), model_(model), compressor_(compressor), tokenizer_(tokenizer), threads_(threads) {
+  Answerer(const MethodOptions& options, const AnyModel& model, const AnyModel& compressor, const Tokenizer& tokenizer)
+      : options_(options), model_(model), compressor_(compressor), tokenizer_(tokenizer) {
     if (options.uses_library()) pruner_ = make_pruner(options.pruning, model.config().layers);
   }
 
-  Answer dense(const Question& question) { return generate(with_room(dense_, question), question, question.tokens); }
+  Answer dense(const Question& question) { return generate(dense_for(question), question, question.tokens); }
 
   /// `seed` is that of `Method::random_drop`.
   Answer answer(const Question& question, std::uint64_t seed) {
-    if (options_.uses_library()) return generate(with_room(lazy_, question), question, question.tokens);
+    if (options_.uses_library()) return generate(lazy_for(question), question, question.tokens);
     if (!options_.is_filter()) return dense(question);
     const Clock::time_point start = Clock::now();
     const bool bos = tokenizer_.bos() == question.tokens.front();
@@ -70,15 +67,15 @@ class Answerer {
     if (options_.method == Method::random_drop) {
       kept = keep_at_random(question.tokens, filter, seed);
     } else {
-      log_probabilities = token_log_probabilities(compressor_, question.tokens, threads_);
+      log_probabilities = compressor_.log_probabilities(question.tokens);
       kept = keep_informative(question.tokens, log_probabilities.values, filter);
     }
     const double filter_ms = milliseconds_since(start);
-    Answer answer = generate(with_room(dense_, question), question, kept);
+    Answer answer = generate(dense_for(question), question, kept);
     answer.step_ms.front() += filter_ms;
     answer.prefill_operations += log_probabilities.operations;
     if (options_.method == Method::compress) {
-      const Index bytes = kv_bytes(compressor_.config(), std::ssize(question.tokens));
+      const Index bytes = compressor_.kv_bytes(std::ssize(question.tokens));
       answer.reserved_bytes = std::max(answer.reserved_bytes, bytes);
       answer.filled_bytes = std::max(answer.filled_bytes, bytes);
     }
@@ -86,41 +83,36 @@ class Answerer {
     return answer;
   }
 
-  /// K/V of `tokens` tokens in all layers of the model.
-  Index kv_bytes(Index tokens) const { return kv_bytes(model_.config(), tokens); }
-
  private:
-  static Index kv_bytes(const ModelConfig& config, Index tokens) {
-    return 2 * tokens * config.layers * config.kv_heads * config.head_dim * static_cast<Index>(sizeof(T));
-  }
-
-  template <class Decoder>
-  struct Room {
-    std::unique_ptr<Decoder> decoder;
+  /// A decoder that is made anew, larger, where a question needs more than it has room for.
+  struct GrowingDecoder {
+    std::unique_ptr<AnyDecoder> decoder;
     Index capacity = 0;
   };
 
-  template <class Decoder>
-  Decoder& with_room(Room<Decoder>& room, const Question& question) {
+  /// `make(capacity)` makes the decoder.
+  template <class Make>
+  AnyDecoder& grown(GrowingDecoder& growing, const Question& question, const Make& make) {
     const Index needed = std::ssize(question.tokens) + question.max_tokens;
     check_length(model_.config(), needed);
-    if (room.capacity < needed) {
-      room.decoder.reset();  // before the larger one takes its memory
+    if (growing.capacity < needed) {
+      growing.decoder.reset();  // before the larger one takes its memory
       constexpr Index step = 1024;
-      room.capacity = (needed + step - 1) / step * step;
-      if constexpr (std::is_same_v<Decoder, LazyDecoder<T>>) {
-        room.decoder = std::make_unique<Decoder>(model_, room.capacity, threads_, *pruner_);
-      } else {
-        room.decoder = std::make_unique<Decoder>(model_, room.capacity, threads_);
-      }
+      growing.capacity = (needed + step - 1) / step * step;
+      growing.decoder = make(growing.capacity);
     }
-    room.decoder->clear();
-    return *room.decoder;
+    growing.decoder->clear();
+    return *growing.decoder;
   }
 
-  template <class Decoder>
-  Answer generate(Decoder& decoder, const Question& question, const std::vector<TokenId>& prompt) {
-    constexpr bool is_lazy = std::is_same_v<Decoder, LazyDecoder<T>>;
+  AnyDecoder& dense_for(const Question& question) {
+    return grown(dense_, question, [&](Index capacity) { return model_.dense(capacity); });
+  }
+  AnyDecoder& lazy_for(const Question& question) {
+    return grown(lazy_, question, [&](Index capacity) { return model_.lazy(capacity, *pruner_); });
+  }
+
+  Answer generate(AnyDecoder& decoder, const Question& question, const std::vector<TokenId>& prompt) {
     Answer answer;
     const double before = decoder.operations();
     const auto draw = [&](std::span<const float> logits) {
@@ -130,18 +122,17 @@ class Answerer {
       if (answer.step_ms.empty()) answer.prefill_operations = decoder.operations() - before;
       answer.step_ms.push_back(step.ms);
       answer.text += step.text;
-      Index filled = kv_bytes(decoder.length());
-      Index parked = 0;
-      if constexpr (is_lazy) {
-        const auto depths = decoder.sequence().depths();
-        filled = kv_bytes(1) / model_.config().layers * std::accumulate(depths.begin(), depths.end(), Index{0});
-        parked = decoder.stats().aux_bytes;
-      }
-      answer.reserved_bytes = std::max(answer.reserved_bytes, kv_bytes(decoder.length()) + parked);
+      const Index reserved = model_.kv_bytes(decoder.length());
+      const auto depths = decoder.depths();
+      const Index filled = depths.empty() ? reserved
+                                          : model_.kv_bytes(1) / model_.config().layers *
+                                                std::accumulate(depths.begin(), depths.end(), Index{0});
+      const Index parked = decoder.stats().aux_bytes;
+      answer.reserved_bytes = std::max(answer.reserved_bytes, reserved + parked);
       answer.filled_bytes = std::max(answer.filled_bytes, filled + parked);
     };
     answer.text += generate_tokens(decoder, prompt, question.max_tokens, question.stop, &tokenizer_, draw, measure);
-    if constexpr (is_lazy) answer.computed_percent = 100 * lazyllm::computed_share(decoder.sequence().depths().first(prompt.size()), decoder.sequence().layers());
+    answer.computed_percent = decoder.computed_percent(std::ssize(prompt));
     return answer;
   }
 
@@ -158,14 +149,13 @@ class Answerer {
   }
 
   MethodOptions options_;
-  const Model<T>& model_;
-  const Model<T>& compressor_;
+  const AnyModel& model_;
+  const AnyModel& compressor_;
   const Tokenizer& tokenizer_;
-  int threads_;
   std::optional<lazyllm::TokenPruner<lazyllm::AnyPolicy>> pruner_;
   Sampler greedy_{Sampling{}};
-  Room<DenseDecoder<T>> dense_;
-  Room<LazyDecoder<T>> lazy_;
+  GrowingDecoder dense_;
+  GrowingDecoder lazy_;
 };
 
 }  // namespace llama

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 #include "bench/evaluate/summary.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
-#include "examples/llama/model/cpu.hpp"
+#include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"
@@ -31,6 +32,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelOptions model;
   DataOptions data;
+  bool chat = false;
   std::string method = "lazy";
   MethodOptions method_options;
   std::optional<Index> context;
@@ -58,13 +60,15 @@ Index usable_context(const ModelConfig& config, std::optional<Index> context) {
 Json settings(const Options& options, const MethodOptions& method, Index context) {
   Json json = {{"model", options.model.path}, {"model_fingerprint", model_fingerprint(options.model.path)}};
   if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
+  if (options.chat) json["chat"] = true;
   json.update(to_json(method));
   if (!method.compressor.empty() && method.method == Method::compress) {
     json["compressor_fingerprint"] = model_fingerprint(method.compressor);
   }
   json.update({{"context", context},
-               {"dtype", options.model.dtype},
-               {"threads", options.model.threads},
+               {"device", options.model.placement.device},
+               {"dtype", options.model.placement.dtype},
+               {"threads", options.model.placement.threads},
                {"speed_items", options.speed_items},
                {"repeats", options.repeats}});
   return json;
@@ -72,11 +76,10 @@ Json settings(const Options& options, const MethodOptions& method, Index context
 
 void print(const BadLine& line) { fmt::print(stderr, "{}: {}\n", line.place, line.reason); }
 
-/// The model of `--compressor`, if there is one of its own.
-template <class T>
-std::optional<Model<T>> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
-                                        int threads) {
-  if (method.method != Method::compress || method.compressor.empty()) return std::nullopt;
+/// The model of `--compressor`, or null if it has none of its own.
+std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
+                                          const Placement& placement) {
+  if (method.method != Method::compress || method.compressor.empty()) return nullptr;
   const Checkpoint checkpoint(method.compressor);
   if (checkpoint.config().vocab != config.vocab) {
     fail("the compressor ", method.compressor, " has a vocabulary of ", checkpoint.config().vocab,
@@ -86,30 +89,36 @@ std::optional<Model<T>> load_compressor(const MethodOptions& method, const Model
     fail("the compressor ", method.compressor, " has a context of ", longest,
          " tokens: --context must not be above it, and is ", context);
   }
-  return std::optional<Model<T>>(std::in_place, checkpoint, threads);
+  return open_model(checkpoint.config(), weights_of(checkpoint), placement);
 }
 
 /// Evaluates the items one after the other. Those that fail become bad lines.
-template <class T>
 std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
-                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
-                                       Data& data, ResultLog* log) {
-  const Model<T> model(checkpoint, options.model.threads);
-  const auto compressor = load_compressor<T>(method, model.config(), context, options.model.threads);
-  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.model.threads);
+                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                       const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
+  const Placement& placement = options.model.placement;
+  const auto model = open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  const auto compressor = load_compressor(method, model->config(), context, placement);
+  Evaluator evaluator(method, *model, compressor ? *compressor : *model, tokenizer, context, chat);
   std::vector<ItemResult> results;
   std::map<std::string, Index> seen;
   ProgressBar progress(std::ssize(data.items));
+  const auto skip = [&](const Item& item, const std::exception& error) {
+    progress.clear();
+    data.bad_lines.push_back({item.place, std::string(plain_message(error))});
+    print(data.bad_lines.back());
+    progress.advance(false, item.dataset);
+  };
   for (const Item& item : data.items) {
     const bool timed = ++seen[item.dataset] <= options.speed_items;
     const ItemResult* earlier = log == nullptr ? nullptr : log->find(item);
     try {
       results.push_back(earlier != nullptr ? *earlier : evaluator.evaluate(item, timed ? options.repeats : 0));
     } catch (const std::invalid_argument& error) {
-      progress.clear();
-      data.bad_lines.push_back({item.place, std::string(plain_message(error))});
-      print(data.bad_lines.back());
-      progress.advance(false, item.dataset);
+      skip(item, error);
+      continue;
+    } catch (const lazyllm::invalid_argument& error) {
+      skip(item, error);
       continue;
     }
     if (log != nullptr && earlier == nullptr) log->add(results.back());
@@ -123,6 +132,8 @@ void evaluate(Options options) {
   const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = open_tokenizer_for(options.model, config);
+  std::optional<ChatTemplate> chat;
+  if (options.chat) chat = open_chat_template(options.model.tokenizer_path());
   const MethodOptions method = resolve(options.method_options, config.layers);
   const Index context = usable_context(config, options.context);
   const Json settings = ::settings(options, method, context);
@@ -137,9 +148,8 @@ void evaluate(Options options) {
   std::optional<ResultLog> log;
   if (!options.partial().empty()) log.emplace(options.partial(), settings);
 
-  const auto run = options.model.dtype == "f32" ? evaluate_items<float> : evaluate_items<Eigen::bfloat16>;
-  const std::vector<ItemResult> results =
-      run(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
+  const std::vector<ItemResult> results = evaluate_items(options, method, checkpoint, *tokenizer,
+                                                         chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
   fmt::print("{}", table(summary));
   if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));
@@ -176,6 +186,7 @@ void add_options(CLI::App& app, Options& options) {
                  "tokens to generate at most where neither the line nor --lengths says it")
       ->check(at_least(1))
       ->type_name("N");
+  add_chat_option(app, options.chat);
   app.add_option("--limit", options.data.limit, "at most N items of each data set")->check(at_least(1))->type_name("N");
   app.add_option("--context", options.context,
                  "longest prompt and answer in tokens; longer prompts lose their middle (default: the model's)")
@@ -219,6 +230,7 @@ void add_options(CLI::App& app, Options& options) {
                  "FILE.partial.jsonl, removed at the end)")
       ->type_name("FILE");
   app.footer(
+      "With --chat the prompts of few-shot and code sets are left as they are, as in LongBench. "
       "Scores are LongBench's, 0 to 100; a category is the mean of its data sets, overall that of the categories. "
       "Speedups are against dense inference on the same items; ideal counts operations instead of time. "
       "KV+Aux is the peak of K/V and parked rows in percent of the K/V of the dense run; filled counts only K/V that "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/evaluate/answerer.hpp"
@@ -12,23 +13,27 @@
 #include "bench/evaluate/result.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "examples/llama/program/counted.hpp"
+#include "examples/llama/program/cut_middle.hpp"
+#include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/model_options.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 
 namespace llama {
 
 /// Asks a model one item after the other with one method, and scores and measures the answers.
-template <class T>
 class Evaluator {
  public:
   /// `options` are resolved ones; prompts are cut in the middle so that prompt and answer fit `context` tokens. Models
-  /// and tokenizer are the caller's; `compressor` may be `model`.
-  Evaluator(const MethodOptions& options, const Model<T>& model, const Model<T>& compressor, const Tokenizer& tokenizer,
-            Index context, int threads)
+  /// and tokenizer are the caller's; `compressor` may be `model`. With a `chat` template prompts are put in it, but for
+  /// those of few-shot and code sets, as in LongBench.
+  Evaluator(const MethodOptions& options, const AnyModel& model, const AnyModel& compressor, const Tokenizer& tokenizer,
+            Index context, const ChatTemplate* chat = nullptr)
       : options_(options),
         model_(model),
         tokenizer_(tokenizer),
+        chat_(chat),
         context_(context),
-        answerer_(options, model, compressor, tokenizer, threads),
+        answerer_(options, model, compressor, tokenizer),
         stop_(stop_tokens(model.config(), &tokenizer)) {}
 
   /// `repeats` turns of dense and the method are timed; 0: none.
@@ -53,14 +58,16 @@ class Evaluator {
       prefill.max_tokens = 1;
       answerer_.dense(prefill);
     }
-    for (Index repeat = 0; repeat < repeats; ++repeat) {
-      const Answer dense = answerer_.dense(question);
-      const Answer answer = options_.method == Method::dense ? dense : answerer_.answer(question, seed(0));
-      const std::size_t common = std::min(dense.step_ms.size(), answer.step_ms.size());
-      result.timing.dense_ttft_ms.push_back(dense.ms(1));
-      result.timing.ttft_ms.push_back(answer.ms(1));
-      result.timing.dense_total_ms.push_back(dense.ms(common));
-      result.timing.total_ms.push_back(answer.ms(common));
+    const auto [dense, other] = interleaved(
+        repeats, [&] { return answerer_.dense(question); },
+        [&] { return options_.method == Method::dense ? Answer() : answerer_.answer(question, seed(0)); });
+    const std::vector<Answer>& answers = options_.method == Method::dense ? dense : other;
+    for (std::size_t i = 0; i < dense.size(); ++i) {
+      const std::size_t common = std::min(dense[i].step_ms.size(), answers[i].step_ms.size());
+      result.timing.dense_ttft_ms.push_back(dense[i].ms(1));
+      result.timing.ttft_ms.push_back(answers[i].ms(1));
+      result.timing.dense_total_ms.push_back(dense[i].ms(common));
+      result.timing.total_ms.push_back(answers[i].ms(common));
     }
     return result;
   }
@@ -72,7 +79,9 @@ class Evaluator {
       fail("an answer of ", counted(item.max_tokens, "token"), " leaves no room for a prompt in a context of ",
            context_);
     }
-    Question question{cut_middle(tokenizer_.encode(item.prompt, true), room), item.max_tokens, stop_, false};
+    const bool chats = chat_ != nullptr && asked_in_chat(item.dataset);
+    auto tokens = chats ? chat_->encode(tokenizer_, item.prompt) : tokenizer_.encode(item.prompt, true);
+    Question question{cut_middle(std::move(tokens), room), item.max_tokens, stop_, false};
     if (item.dataset == "samsum") {
       // As LongBench has it: there the answer is one line, and not an empty one.
       question.stop.push_back(tokenizer_.encode("\n", false).back());
@@ -84,7 +93,7 @@ class Evaluator {
   RunResult describe(const Item& item, const Question& question, const Answer& answer) const {
     const auto tokens = std::ssize(answer.step_ms);
     // The last token generated has not been run.
-    const auto dense_bytes = static_cast<double>(answerer_.kv_bytes(std::ssize(question.tokens) + tokens - 1));
+    const auto dense_bytes = static_cast<double>(model_.kv_bytes(std::ssize(question.tokens) + tokens - 1));
     return {answer.text,
             score(item.dataset, answer.text, item.answers, item.all_classes),
             tokens,
@@ -97,10 +106,11 @@ class Evaluator {
   }
 
   MethodOptions options_;
-  const Model<T>& model_;
+  const AnyModel& model_;
   const Tokenizer& tokenizer_;
+  const ChatTemplate* chat_;
   Index context_;
-  Answerer<T> answerer_;
+  Answerer answerer_;
   std::vector<TokenId> stop_;
 };
 

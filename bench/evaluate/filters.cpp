@@ -9,14 +9,6 @@
 
 namespace llama {
 
-std::vector<TokenId> cut_middle(std::vector<TokenId> tokens, Index longest) {
-  if (longest < 2) fail("a prompt of at most ", counted(longest, "token"), " is out of range, at least 2");
-  if (std::ssize(tokens) <= longest) return tokens;
-  const Index half = longest / 2;
-  tokens.erase(tokens.begin() + half, tokens.end() - half);
-  return tokens;
-}
-
 std::vector<TokenId> keep_highest(Tokens tokens, std::span<const double> ranks, const FilterOptions& options) {
   if (!(options.keep > 0 && options.keep <= 1)) fail("keep ", options.keep, " is out of range (0, 1]");
   if (options.protect_first < 0 || options.protect_last < 0) {

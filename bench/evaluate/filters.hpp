@@ -5,16 +5,12 @@
 #include <vector>
 
 #include "examples/llama/base.hpp"
-#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "examples/llama/token_ids.hpp"
 
 /// \file
 /// What shortens a prompt before the model sees it. The tokens that stay keep their order and are numbered anew.
 
 namespace llama {
-
-/// The tokens themselves if there are at most `longest`; else the first and the last `longest / 2` of them, as
-/// LongBench does. Throws `std::invalid_argument` if `longest` is below 2.
-std::vector<TokenId> cut_middle(std::vector<TokenId> tokens, Index longest);
 
 /// What a filter keeps.
 struct FilterOptions {

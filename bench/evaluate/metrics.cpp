@@ -390,6 +390,11 @@ double score(std::string_view dataset, std::string_view prediction, std::span<co
 
 std::string_view category(std::string_view dataset) { return dataset_named(dataset).category; }
 
+bool asked_in_chat(std::string_view dataset) {
+  const std::string_view of = category(dataset);
+  return of != few_shot && of != code_completion;
+}
+
 double dataset_score(std::span<const double> scores) {
   if (scores.empty()) fail("the score of a data set needs at least one prediction, not 0");
   return 100 * std::reduce(scores.begin(), scores.end()) / static_cast<double>(scores.size());

@@ -42,6 +42,10 @@ double score(std::string_view dataset, std::string_view prediction, std::span<co
 /// "synthetic tasks", "code completion". Throws `std::invalid_argument` naming an unknown dataset.
 std::string_view category(std::string_view dataset);
 
+/// Whether LongBench puts the prompts of `dataset` in a chat model's template: all but those that a text goes on after,
+/// few-shot learning and code completion. Throws as `category`.
+bool asked_in_chat(std::string_view dataset);
+
 /// 100 times the mean of the predictions' scores. Throws `std::invalid_argument` if there are none.
 double dataset_score(std::span<const double> scores);
 

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bench/evaluate/filters.hpp"
 #include "examples/calibrate/agreement.hpp"
 #include "examples/calibrate/outcome_log.hpp"
 #include "examples/calibrate/prompts.hpp"
@@ -18,11 +17,13 @@
 #include "examples/calibrate/search.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
-#include "examples/llama/model/cpu.hpp"
+#include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/counted.hpp"
+#include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/fingerprint.hpp"
+#include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/progress.hpp"
@@ -68,20 +69,22 @@ std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelCon
   return encoded;
 }
 
-template <class T>
-class Program {
+class Calibration {
  public:
-  Program(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
-          std::vector<EncodedPrompt> prompts)
-      : options_(options), out_(options.out), model_(checkpoint, options.model.threads), capacity_(options.tokens) {
+  Calibration(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+              std::vector<EncodedPrompt> prompts)
+      : options_(options),
+        out_(options.out),
+        model_(open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement)),
+        capacity_(options.tokens) {
     for (const EncodedPrompt& prompt : prompts) {
       capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + options.tokens);
     }
-    const std::vector<TokenId> stop = stop_tokens(model_.config(), &tokenizer);
-    DenseDecoder<T> dense(model_, capacity_, options.model.threads);
+    const std::vector<TokenId> stop = stop_tokens(model_->config(), &tokenizer);
+    const std::unique_ptr<AnyDecoder> dense = model_->dense(capacity_);
     ProgressBar progress(std::ssize(prompts));
     for (EncodedPrompt& prompt : prompts) {
-      references_.push_back(make_reference(dense, std::move(prompt.tokens), prompt.most, stop));
+      references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop));
       search_prompts_.push_back({std::move(prompt.category), std::ssize(references_.back().tokens)});
       progress.advance(false, "dense");
     }
@@ -95,7 +98,7 @@ class Program {
     for (std::size_t i = 0; i < percents.size(); ++i) {
       presets.push_back({fmt::format("{}%", percents[i]), found.best[i], ttft_speedup(found.best[i].preset)});
     }
-    const auto file = schedule_file(name, model_.config().layers, presets, found.front);
+    const auto file = schedule_file(name, model_->config().layers, presets, found.front);
     out_.commit(json_text(file, 2) + "\n");
     for (const NamedPreset& preset : presets) describe(preset);
   }
@@ -109,15 +112,19 @@ class Program {
         fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
       }
     }
-    return {{"model", options_.model.path},  {"model_fingerprint", model_fingerprint(options_.model.path)},
-            {"dtype", options_.model.dtype}, {"prompts", references_.size()},
-            {"tokens", options_.tokens},     {"fingerprint", fingerprint.value()}};
+    return {{"model", options_.model.path},
+            {"model_fingerprint", model_fingerprint(options_.model.path)},
+            {"device", options_.model.placement.device},
+            {"dtype", options_.model.placement.dtype},
+            {"prompts", references_.size()},
+            {"tokens", options_.tokens},
+            {"fingerprint", fingerprint.value()}};
   }
 
   double operations(const lazyllm::Preset& preset) const {
     double sum = 0;
     for (const Reference& reference : references_) {
-      sum += prefill_operations(model_.config(), std::ssize(reference.prompt), preset);
+      sum += prefill_operations(model_->config(), std::ssize(reference.prompt), preset);
     }
     return sum;
   }
@@ -126,10 +133,10 @@ class Program {
     const Index most = options_.runs * std::ssize(references_);
     ProgressBar progress(most);
     std::string current;
-    std::optional<LazyDecoder<T>> decoder;
+    std::unique_ptr<AnyDecoder> decoder;
     const double dense = operations({});
     const SearchProblem problem{
-        .layers = model_.config().layers,
+        .layers = model_->config().layers,
         .prompts = search_prompts_,
         .ideal_speedup = [&](const lazyllm::Preset& preset) { return dense / operations(preset); },
         .evaluate =
@@ -141,7 +148,8 @@ class Program {
                 return *earlier;
               }
               if (const std::string key = nlohmann::json(preset).dump(); key != current) {
-                decoder.emplace(model_, capacity_, options_.model.threads, make_pruner(preset));
+                decoder.reset();  // before the next one takes its memory
+                decoder = model_->lazy(capacity_, make_pruner(preset));
                 current = key;
               }
               const Outcome outcome = agree(*decoder, references_[static_cast<std::size_t>(prompt)]);
@@ -155,29 +163,25 @@ class Program {
     return llama::search(problem, losses, most);
   }
 
-  /// Dense and pruned prefill in turn, so that a machine whose speed drifts treats both alike; medians of each prompt,
-  /// of a few prompts.
+  /// Of dense and pruned prefills in turn: medians of each prompt, of a few prompts.
   double ttft_speedup(const lazyllm::Preset& preset) const {
     if (preset.schedule.points().empty()) return 1;
     constexpr Index repeats = 3;
     const Index prompts = std::min<Index>(3, std::ssize(references_));
-    DenseDecoder<T> dense(model_, capacity_, options_.model.threads);
-    LazyDecoder<T> lazy(model_, capacity_, options_.model.threads, make_pruner(preset));
-    const auto prefill_ms = [](auto& decoder, const std::vector<TokenId>& prompt) {
-      decoder.clear();
-      const Clock::time_point start = Clock::now();
-      decoder.step(prompt);
-      return milliseconds_since(start);
-    };
+    const std::unique_ptr<AnyDecoder> dense = model_->dense(capacity_);
+    const std::unique_ptr<AnyDecoder> lazy = model_->lazy(capacity_, make_pruner(preset));
     double dense_ms = 0;
     double lazy_ms = 0;
     for (Index i = 0; i < prompts; ++i) {
       const auto& prompt = references_[static_cast<std::size_t>(i * std::ssize(references_) / prompts)].prompt;
-      std::vector<double> dense_times, lazy_times;
-      for (Index repeat = 0; repeat < repeats; ++repeat) {
-        dense_times.push_back(prefill_ms(dense, prompt));
-        lazy_times.push_back(prefill_ms(lazy, prompt));
-      }
+      const auto prefill_ms = [&prompt](AnyDecoder& decoder) {
+        decoder.clear();
+        const Clock::time_point start = Clock::now();
+        decoder.step(prompt);
+        return milliseconds_since(start);
+      };
+      const auto [dense_times, lazy_times] = interleaved(
+          repeats, [&] { return prefill_ms(*dense); }, [&] { return prefill_ms(*lazy); });
       dense_ms += median(dense_times);
       lazy_ms += median(lazy_times);
     }
@@ -200,7 +204,7 @@ class Program {
 
   Options options_;
   OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
-  Model<T> model_;
+  std::unique_ptr<AnyModel> model_;
   Index capacity_;
   std::vector<Reference> references_;
   std::vector<SearchPrompt> search_prompts_;  // of the references
@@ -209,12 +213,7 @@ class Program {
 void calibrate(const Options& options) {
   const Checkpoint checkpoint(options.model.path);
   const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
-  auto prompts = encode_prompts(options, checkpoint.config(), *tokenizer);
-  if (options.model.dtype == "f32") {
-    Program<float>(options, checkpoint, *tokenizer, std::move(prompts)).run();
-  } else {
-    Program<Eigen::bfloat16>(options, checkpoint, *tokenizer, std::move(prompts)).run();
-  }
+  Calibration(options, checkpoint, *tokenizer, encode_prompts(options, checkpoint.config(), *tokenizer)).run();
 }
 
 }  // namespace

@@ -3,44 +3,24 @@
 /// \file
 /// The library with its CUDA backend, for compilers of CUDA C++. Needs no Eigen, and nothing of the CPU backend.
 
-#include "lazyllm/aux_cache/aux_cache.hpp"
-#include "lazyllm/aux_cache/storage.hpp"
 #include "lazyllm/backend/cuda/context.hpp"
-#include "lazyllm/backend/cuda/memory.hpp"
 #include "lazyllm/backend/cuda/rows.cuh"
 #include "lazyllm/backend/cuda/score.cuh"
 #include "lazyllm/backend/cuda/select.cuh"
-#include "lazyllm/concepts.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/core/sequence.hpp"
-#include "lazyllm/core/stats.hpp"
-#include "lazyllm/error.hpp"
-#include "lazyllm/importance/attention_score.hpp"
-#include "lazyllm/importance/queries.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
-#include "lazyllm/kv/paged_keys.hpp"
-#include "lazyllm/layer/lazy_decoder_layer.hpp"
-#include "lazyllm/layer/step.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/policy/preset.hpp"
-#include "lazyllm/policy/schedule.hpp"
-#include "lazyllm/policy/selection.hpp"
-#include "lazyllm/policy/wrappers.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
-#include "lazyllm/version.hpp"
+#include "lazyllm/core.hpp"
 
 namespace lazyllm::cuda {
 
+/// Parked rows of one sequence; see `lazyllm::DenseStorage`.
 template <class T>
 using DenseStorage = lazyllm::DenseStorage<Context, T>;
 
+/// Parked rows of many sequences; see `lazyllm::PooledStorage`.
 template <class T>
 using PooledStorage = lazyllm::PooledStorage<Context, T>;
 
-/// Parked rows in pinned host memory, for contexts so long that the device's is scarce: rows are parked and revived
-/// over the bus.
+/// Parked rows of one sequence in pinned host memory, for contexts so long that the device's is scarce: rows are parked
+/// and revived over the bus.
 template <class T>
 using PinnedStorage = lazyllm::DenseStorage<Context, T, Context::PinnedBuffer<T>>;
 

@@ -5,7 +5,10 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
+#include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
@@ -39,7 +42,10 @@ struct Checked {
       const auto first = bytes.begin() + from.back() * static_cast<Index>(row_bytes);
       expected[tokens[i]] = Row(first, first + static_cast<Index>(row_bytes));
     }
-    cache.park(context, RowsView<const T>(hidden.data(), static_cast<Index>(2 * n), width), from, tokens);
+    cache.acquire(context, tokens);
+    std::vector<RowCopy<T>> copies;
+    cache.park(RowsView<const T>(hidden.data(), static_cast<Index>(2 * n), width), from, copies);
+    copy_rows(context, std::span<const RowCopy<T>>(copies));
     check();
   }
 
@@ -48,7 +54,11 @@ struct Checked {
     std::vector<T> hidden((n + 2) * width);
     std::vector<Index> to;
     for (std::size_t i = 0; i < n; ++i) to.push_back(static_cast<Index>((i + 1) % n + 2));
-    cache.revive(context, tokens, RowsView<T>(hidden.data(), static_cast<Index>(n + 2), width), to);
+    std::vector<RowCopy<T>> copies;
+    cache.revive(tokens, RowsView<T>(hidden.data(), static_cast<Index>(n + 2), width), to, copies);
+    copy_rows(context, std::span<const RowCopy<T>>(copies));
+    check();  // revived tokens keep their slots
+    for (const Position token : tokens) cache.forget(token);
     for (std::size_t i = 0; i < n; ++i) {
       const T* row = hidden.data() + to[i] * width;
       CHECK(std::memcmp(row, expected.at(tokens[i]).data(), row_bytes) == 0);
@@ -60,6 +70,17 @@ struct Checked {
   void truncate(Index tokens) {
     cache.truncate(tokens);
     expected.erase(expected.lower_bound(static_cast<Position>(tokens)), expected.end());
+    check();
+  }
+
+  void erase(Index first, Index last) {
+    cache.erase(first, last);
+    std::map<Position, Row> shifted;
+    for (auto& [token, row] : expected) {
+      if (token < first) shifted[token] = row;
+      if (token >= last) shifted[static_cast<Position>(token - (last - first))] = row;
+    }
+    expected = std::move(shifted);
     check();
   }
 
@@ -75,7 +96,13 @@ struct Checked {
     CHECK(cache.parked_rows() == std::ssize(expected));
     CHECK(cache.parked_bytes() == std::ssize(expected) * static_cast<Index>(row_bytes));
     bool right = true;
-    for (Position p = 0; p < 200; ++p) right &= cache.holds(p) == expected.contains(p);
+    std::set<Index> slots;
+    for (Position p = 0; p < 200; ++p) {
+      right &= cache.holds(p) == expected.contains(p);
+      right &= (cache.slot(p) == AuxCache<Storage>::no_slot) == !cache.holds(p);
+      if (cache.holds(p)) slots.insert(cache.slot(p));
+    }
+    right &= slots.size() == expected.size();
     CHECK(right);
   }
 
@@ -96,7 +123,7 @@ TEST_CASE_TEMPLATE("aux cache: a row comes back bit for bit and only once", Stor
   cpu::Context context;
   std::mt19937 random(1);
   Checked<Storage> test;
-  CHECK(test.cache.width() == width);
+  CHECK(test.cache.hidden_size() == width);
   test.check();
   test.park(context, {3, 4, 9}, random);
   test.revive(context, {3, 9});
@@ -113,7 +140,7 @@ TEST_CASE_TEMPLATE("aux cache: rows stay while the storage grows", Storage, LAZY
   test.drain(context);
 }
 
-TEST_CASE_TEMPLATE("aux cache: random parking, reviving and truncating", Storage, LAZYLLM_STORAGES) {
+TEST_CASE_TEMPLATE("aux cache: random parking, reviving, truncating and erasing", Storage, LAZYLLM_STORAGES) {
   cpu::Context context;
   for (unsigned seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
@@ -127,6 +154,10 @@ TEST_CASE_TEMPLATE("aux cache: random parking, reviving and truncating", Storage
       if (!parked.empty()) test.revive(context, parked);
       if (!absent.empty()) test.park(context, absent, random);
       if (random() % 4 == 0) test.truncate(static_cast<Index>(random() % 70));
+      if (random() % 4 == 0) {
+        const auto first = static_cast<Index>(random() % 70);
+        test.erase(first, first + static_cast<Index>(random() % 20));
+      }
     }
     test.drain(context);
   }
@@ -160,4 +191,35 @@ TEST_CASE_TEMPLATE("aux cache: moves hand the rows on and leave an empty cache",
   target.cache = std::move(source.cache);
   target.expected = source.expected;
   target.drain(context);
+}
+
+TEST_CASE_TEMPLATE("aux cache: an unlinked slot keeps its row until it is linked again or released", Storage,
+                   LAZYLLM_STORAGES) {
+  cpu::Context context;
+  std::mt19937 random(5);
+  Checked<Storage> test;
+  test.park(context, {2, 4, 6}, random);
+  const auto rows = test.expected;
+  const Index two = test.cache.unlink(2);
+  const Index four = test.cache.unlink(4);
+  test.expected.erase(2);
+  test.expected.erase(4);
+  test.check();
+  test.park(context, {2, 7}, random);  // must take neither slot
+  CHECK(test.cache.slot(2) != two);
+  CHECK(test.cache.slot(2) != four);
+  test.cache.link(4, four);
+  test.expected[4] = rows.at(4);
+  test.cache.release(two);
+  test.drain(context);
+}
+
+TEST_CASE_TEMPLATE("aux cache: assigned to itself it stays what it was", Storage, LAZYLLM_STORAGES) {
+  cpu::Context context;
+  std::mt19937 random(6);
+  Checked<Storage> test;
+  test.park(context, {2, 4}, random);
+  auto& same = test.cache;
+  test.cache = std::move(same);
+  test.drain(context);
 }

@@ -1,8 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
-#include <string>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
@@ -14,10 +18,41 @@ namespace {
 using Pool = RowPool<cpu::Context, float>;
 using Cache = AuxCache<cpu::PooledStorage<float>>;
 
+/// A context whose buffers have at least `claimed` rows, without memory behind them: more than a free list can hold.
+struct ClaimingContext {
+  Index claimed = 0;
+
+  template <class T>
+  class Buffer {
+   public:
+    void reserve(ClaimingContext& context, Index rows, Index) { rows_ = std::max(rows, context.claimed); }
+    RowsView<T> rows() const { return {nullptr, rows_, 1}; }
+
+   private:
+    Index rows_ = 0;
+  };
+};
+
+void park(cpu::Context& context, Cache& cache, Positions tokens, RowsView<const float> hidden,
+          const std::vector<Index>& from) {
+  cache.acquire(context, tokens);
+  std::vector<RowCopy<float>> copies;
+  cache.park(hidden, from, copies);
+  copy_rows(context, std::span<const RowCopy<float>>(copies));
+}
+
 void park(cpu::Context& context, Cache& cache, Positions tokens, float value) {
-  const std::vector<float> row(static_cast<std::size_t>(cache.width()), value);
-  const std::vector<Index> from(tokens.size(), 0);
-  cache.park(context, RowsView<const float>(row.data(), 1, cache.width()), from, tokens);
+  const std::vector<float> row(static_cast<std::size_t>(cache.hidden_size()), value);
+  park(context, cache, tokens, RowsView<const float>(row.data(), 1, cache.hidden_size()),
+       std::vector<Index>(tokens.size(), 0));
+}
+
+void revive(cpu::Context& context, Cache& cache, Positions tokens, RowsView<float> hidden,
+            const std::vector<Index>& to) {
+  std::vector<RowCopy<float>> copies;
+  cache.revive(tokens, hidden, to, copies);
+  copy_rows(context, std::span<const RowCopy<float>>(copies));
+  for (const Position token : tokens) cache.forget(token);
 }
 
 }  // namespace
@@ -30,27 +65,27 @@ TEST_CASE("pool: sequences share it and give everything back") {
     Cache b{cpu::PooledStorage<float>(pool)};
     park(context, a, std::vector<Position>{0, 7}, 1);
     park(context, b, std::vector<Position>{0, 1, 2}, 2);
-    CHECK(pool->rows_in_use() == 5);
+    CHECK(pool->slots_in_use() == 5);
     {
       const Cache fork = b.fork(context);
-      CHECK(pool->rows_in_use() == 8);
+      CHECK(pool->slots_in_use() == 8);
     }
-    CHECK(pool->rows_in_use() == 5);
+    CHECK(pool->slots_in_use() == 5);
     b.truncate(1);
-    CHECK(pool->rows_in_use() == 3);
+    CHECK(pool->slots_in_use() == 3);
     std::vector<float> hidden(8);
     const std::vector<Index> to{0, 1};
-    a.revive(context, std::vector<Position>{0, 7}, RowsView<float>(hidden.data(), 2, 4), to);
+    revive(context, a, std::vector<Position>{0, 7}, RowsView<float>(hidden.data(), 2, 4), to);
     CHECK(hidden == std::vector<float>(8, 1.0F));
-    CHECK(pool->rows_in_use() == 1);
+    CHECK(pool->slots_in_use() == 1);
     b = std::move(a);
-    CHECK(pool->rows_in_use() == 1);  // b's row now belongs to a
+    CHECK(pool->slots_in_use() == 0);  // b's row is given back at once
     park(context, b, std::vector<Position>{3}, 3);
-    CHECK(pool->rows_in_use() == 2);
+    CHECK(pool->slots_in_use() == 1);
     const Cache moved = std::move(b);
-    CHECK(pool->rows_in_use() == 2);
+    CHECK(pool->slots_in_use() == 1);
   }
-  CHECK(pool->rows_in_use() == 0);
+  CHECK(pool->slots_in_use() == 0);
 }
 
 TEST_CASE("pool: the free list serves before the pool grows") {
@@ -66,7 +101,7 @@ TEST_CASE("pool: the free list serves before the pool grows") {
     park(context, cache, tokens, static_cast<float>(round));
   }
   CHECK(pool->rows().rows == rows);
-  CHECK(pool->rows_in_use() == 16);
+  CHECK(pool->slots_in_use() == 16);
 }
 
 TEST_CASE("pool: a fork for which the pool must grow has the rows of its parent") {
@@ -76,10 +111,10 @@ TEST_CASE("pool: a fork for which the pool must grow has the rows of its parent"
   std::iota(tokens.begin(), tokens.end(), 0);
   std::vector<float> rows(tokens.begin(), tokens.end());
   const std::vector<Index> places(tokens.begin(), tokens.end());
-  cache.park(context, RowsView<const float>(rows.data(), 16, 1), places, tokens);
+  park(context, cache, tokens, RowsView<const float>(rows.data(), 16, 1), places);
   Cache fork = cache.fork(context);
   std::vector<float> hidden(16, -1.0F);
-  fork.revive(context, tokens, RowsView<float>(hidden.data(), 16, 1), places);
+  revive(context, fork, tokens, RowsView<float>(hidden.data(), 16, 1), places);
   CHECK(hidden == rows);
 }
 
@@ -99,12 +134,42 @@ TEST_CASE("pool: reserved rows are there at once") {
   std::vector<Index> rows(40);
   pool.acquire(context, rows);
   CHECK(pool.rows().data == data);
-  CHECK(pool.rows_in_use() == 40);
+  CHECK(pool.slots_in_use() == 40);
 }
 
-TEST_CASE("storage: a width below 1 is refused") {
-  CHECK_THROWS_WITH_AS(cpu::DenseStorage<float>(0), "lazyllm: DenseStorage: width 0 is out of range, at least 1",
-                       invalid_argument);
-  CHECK_THROWS_WITH_AS(cpu::PooledStorage<float>(Index{-3}), "lazyllm: RowPool: width -3 is out of range, at least 1",
+TEST_CASE("pool: slots whose free list could not grow with the rows are not lost") {
+  ClaimingContext context;
+  RowPool<ClaimingContext, float> pool(1);
+  std::vector<Index> first(4);
+  pool.acquire(context, first);
+  CHECK(pool.slots_in_use() == 4);
+
+  context.claimed = Index{1} << 62;
+  CHECK_THROWS_AS(pool.reserve(context, 40), std::length_error);
+  CHECK(pool.slots_in_use() == 4);
+
+  context.claimed = 0;
+  std::vector<Index> rest(36);
+  pool.reserve(context, 40);
+  pool.acquire(context, rest);
+  CHECK(pool.rows().rows == 40);
+  CHECK(pool.slots_in_use() == 40);
+  std::set<Index> all(first.begin(), first.end());
+  all.insert(rest.begin(), rest.end());
+  CHECK(all.size() == 40);
+  for (const Index slot : all) pool.release(slot);
+  CHECK(pool.slots_in_use() == 0);
+}
+
+TEST_CASE("storage: a width out of range is refused") {
+  CHECK_THROWS_WITH_AS(cpu::DenseStorage<float>(0),
+                       "lazyllm: Aux Cache: width 0 of a row is out of range 1 to 536870911", invalid_argument);
+  CHECK_THROWS_WITH_AS(cpu::PooledStorage<float>(Index{-3}),
+                       "lazyllm: Aux Cache: width -3 of a row is out of range 1 to 536870911", invalid_argument);
+  CHECK_THROWS_AS(cpu::DenseStorage<float>(Index{1} << 40), invalid_argument);
+}
+
+TEST_CASE("storage: a null pool is refused") {
+  CHECK_THROWS_WITH_AS(cpu::PooledStorage<float>(nullptr), "lazyllm: PooledStorage: the pool is null, one is needed",
                        invalid_argument);
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "layer/scripted_engine.hpp"
+#include "support/scripted_engine.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
@@ -30,12 +30,12 @@ struct Pruned {
   }
 };
 
-/// The message of the `invalid_argument` that `call` throws.
-template <class Call>
+/// The message of the `Error` that `call` throws.
+template <class Error = invalid_argument, class Call>
 std::string message(const Call& call) {
   try {
     call();
-  } catch (const invalid_argument& error) {
+  } catch (const Error& error) {
     return error.what();
   }
   return "nothing was thrown";
@@ -49,10 +49,9 @@ TEST_CASE("sequence: starts empty and refuses a model without layers") {
   CHECK(sequence.layers() == 3);
   CHECK(sequence.length() == 0);
   CHECK(sequence.steps() == 0);
-  const auto made_with = [](Index layers) {
-    return message([&] { Engine::Sequence(layers, AuxCache(cpu::DenseStorage<float>(3))); });
-  };
+  const auto made_with = [](Index layers) { return message([&] { Engine::Sequence(layers, 3); }); };
   CHECK(made_with(0) == "lazyllm: Sequence: layers 0 is out of range, at least 1");
+  CHECK(made_with(Index{1} << 31) == "lazyllm: Sequence: layers 2147483648 is out of range, at least 1");
   CHECK(made_with(-2) == "lazyllm: Sequence: layers -2 is out of range, at least 1");
 }
 
@@ -63,9 +62,10 @@ TEST_CASE("sequence: a step leaves each token's depth and parks those that have 
   CHECK(test.sequence.aux().parked_rows() == 4);
   for (const Position p : {1, 2, 3, 4}) CHECK(test.sequence.aux().holds(p));
   for (const Position p : {0, 5}) CHECK_FALSE(test.sequence.aux().holds(p));
-  CHECK(test.sequence.computed_percent(6) == doctest::Approx(100.0 * (4 + 1 + 3 + 1 + 1 + 4) / 24));
-  CHECK(test.sequence.computed_percent(2) == doctest::Approx(100.0 * 5 / 8));
-  CHECK(test.sequence.computed_percent(0) == 100);
+  CHECK_FALSE(test.sequence.unfinished());
+  CHECK(computed_share(test.sequence.depths(), 4) == doctest::Approx((4 + 1 + 3 + 1 + 1 + 4) / 24.0));
+  CHECK(computed_share(test.sequence.depths().first(2), 4) == doctest::Approx(5 / 8.0));
+  CHECK(computed_share({}, 4) == 1);
 }
 
 TEST_CASE("sequence: truncate drops tokens with their parked rows") {
@@ -139,8 +139,64 @@ TEST_CASE("sequence: appended computed tokens need no work, but are attended to 
   CHECK(depths(sequence) == Depths{3, 3, 3, 3, 3});
   CHECK(sequence.aux().parked_rows() == 0);
   CHECK(message([&] { sequence.append_computed(-1); }) ==
-        "lazyllm: Sequence::append_computed: -1 tokens is out of range, at least 0");
+        "lazyllm: Sequence::append_computed: -1 tokens is out of range 0 to 2147483642");
+  CHECK(message([&] { sequence.append_computed(2147483643); }) ==
+        "lazyllm: Sequence::append_computed: 2147483643 tokens is out of range 0 to 2147483642");
   CHECK(sequence.length() == 5);
+}
+
+TEST_CASE("sequence: erase drops tokens in the middle and moves those behind") {
+  for (Index first = 0; first <= 6; ++first) {
+    for (Index last = first; last <= 6; ++last) {
+      CAPTURE(first);
+      CAPTURE(last);
+      Pruned test;
+      Depths expected = depths(test.sequence);
+      std::vector<float> tokens{100, 101, 102, 103, 104, 105};  // the third number of their rows
+      expected.erase(expected.begin() + first, expected.begin() + last);
+      tokens.erase(tokens.begin() + first, tokens.begin() + last);
+      test.sequence.erase(first, last);
+      CHECK(depths(test.sequence) == expected);
+      CHECK(test.sequence.steps() == (expected.empty() ? 0 : 1));
+      const auto& aux = test.sequence.aux();
+      CHECK(aux.parked_rows() == std::ranges::count_if(expected, [](Depth depth) { return depth < 4; }));
+      for (Position p = 0; p < std::ssize(expected); ++p) {
+        const auto i = static_cast<std::size_t>(p);
+        REQUIRE(aux.holds(p) == (expected[i] < 4));
+        if (aux.holds(p)) CHECK(aux.rows().row(aux.slot(p))[2] == tokens[i]);
+      }
+      // All that is left can be revived at its depth.
+      const Engine::Pruner keep_all{KeepAll()};
+      test.engine.run({{&test.sequence, &keep_all, 1}});
+      CHECK(depths(test.sequence) == Depths(expected.size() + 1, 4));
+      CHECK(test.engine.step.stats().revived() ==
+            std::ranges::count_if(expected, [](Depth depth) { return depth < 4; }));
+    }
+  }
+}
+
+TEST_CASE("sequence: erase names the allowed range and changes nothing") {
+  Pruned test;
+  CHECK(message([&] { test.sequence.erase(-1, 2); }) == "lazyllm: Sequence::erase: -1 to 2 is out of range 0 to 6");
+  CHECK(message([&] { test.sequence.erase(3, 2); }) == "lazyllm: Sequence::erase: 3 to 2 is out of range 0 to 6");
+  CHECK(message([&] { test.sequence.erase(0, 7); }) == "lazyllm: Sequence::erase: 0 to 7 is out of range 0 to 6");
+  CHECK(depths(test.sequence) == Depths{4, 1, 3, 1, 1, 4});
+  CHECK(test.sequence.aux().parked_rows() == 4);
+}
+
+TEST_CASE("sequence: only tokens that have gone through all layers can be shared") {
+  Pruned test;
+  CHECK_NOTHROW(test.sequence.check_shareable(0));
+  CHECK_NOTHROW(test.sequence.check_shareable(1));
+  CHECK(message([&] { test.sequence.check_shareable(2); }) ==
+        "lazyllm: Sequence::check_shareable: position 1 has gone through 1 of 4 layers, a shared token through all");
+  CHECK(message([&] { test.sequence.check_shareable(7); }) ==
+        "lazyllm: Sequence::check_shareable: 7 tokens is out of range 0 to 6");
+  CHECK(message([&] { test.sequence.check_shareable(-1); }) ==
+        "lazyllm: Sequence::check_shareable: -1 tokens is out of range 0 to 6");
+  const Engine::Pruner keep_all{KeepAll()};
+  test.engine.run({{&test.sequence, &keep_all, 1}});
+  CHECK_NOTHROW(test.sequence.check_shareable(7));
 }
 
 TEST_CASE("sequence: protected from changes while a step runs") {
@@ -148,10 +204,13 @@ TEST_CASE("sequence: protected from changes while a step runs") {
   const std::vector<Engine::Entry> entries{{&test.sequence, &test.pruner, 1}};
   test.engine.begin(entries);
   const std::string end = " called while the sequence is in a running step";
-  CHECK(message([&] { test.sequence.truncate(0); }) == "lazyllm: Sequence::truncate" + end);
-  CHECK(message([&] { test.sequence.clear(); }) == "lazyllm: Sequence::truncate" + end);
-  CHECK(message([&] { test.sequence.append_computed(1); }) == "lazyllm: Sequence::append_computed" + end);
-  CHECK(message([&] { (void)test.sequence.fork(test.engine.context); }) == "lazyllm: Sequence::fork" + end);
+  const auto refused = [&](const auto& call) { return message<logic_error>(call); };
+  CHECK(refused([&] { test.sequence.truncate(0); }) == "lazyllm: Sequence::truncate" + end);
+  CHECK(refused([&] { test.sequence.clear(); }) == "lazyllm: Sequence::truncate" + end);
+  CHECK(refused([&] { test.sequence.append_computed(1); }) == "lazyllm: Sequence::append_computed" + end);
+  CHECK(refused([&] { test.sequence.erase(0, 1); }) == "lazyllm: Sequence::erase" + end);
+  CHECK(refused([&] { (void)test.sequence.fork(test.engine.context); }) == "lazyllm: Sequence::fork" + end);
+  CHECK(refused([&] { (void)test.sequence.save(test.engine.context); }) == "lazyllm: Sequence::save" + end);
   CHECK(test.sequence.length() == 7);
   test.engine.step.abort();
   CHECK(test.sequence.length() == 6);
@@ -161,12 +220,60 @@ TEST_CASE("sequence: protected from changes while a step runs") {
   CHECK(test.sequence.steps() == 0);  // an emptied sequence starts over
 }
 
+TEST_CASE("sequence: an unfinished prompt can only be dropped as a whole") {
+  Pruned test;
+  test.engine.run({{.sequence = &test.sequence, .pruner = &test.pruner, .new_tokens = 4, .more = true}});
+  REQUIRE(test.sequence.unfinished());
+  CHECK(test.sequence.length() == 10);
+  CHECK(test.sequence.steps() == 1);
+  const std::string end = " called while a prompt is unfinished";
+  const auto refused = [&](const auto& call) { return message<logic_error>(call); };
+  CHECK(refused([&] { test.sequence.append_computed(1); }) == "lazyllm: Sequence::append_computed" + end);
+  CHECK(refused([&] { test.sequence.erase(0, 1); }) == "lazyllm: Sequence::erase" + end);
+  CHECK(refused([&] { (void)test.sequence.fork(test.engine.context); }) == "lazyllm: Sequence::fork" + end);
+  CHECK(refused([&] { (void)test.sequence.save(test.engine.context); }) == "lazyllm: Sequence::save" + end);
+  for (const Index tokens : {7, 8, 9}) {
+    CHECK(message([&] { test.sequence.truncate(tokens); }) ==
+          "lazyllm: Sequence::truncate: " + std::to_string(tokens) +
+              " tokens is out of range 0 to 6: the prompt behind is unfinished");
+  }
+  test.sequence.truncate(10);
+  CHECK(test.sequence.unfinished());
+  test.sequence.truncate(6);
+  CHECK_FALSE(test.sequence.unfinished());
+  CHECK(depths(test.sequence) == Depths{4, 1, 3, 1, 1, 4});
+  CHECK(test.sequence.aux().parked_rows() == 4);
+  const Engine::Pruner keep_all{KeepAll()};
+  test.engine.run({{&test.sequence, &keep_all, 2}});
+  CHECK(depths(test.sequence) == Depths(8, 4));
+  CHECK(test.engine.script->rows_right);
+}
+
 TEST_CASE("sequence: can be moved with its parked rows") {
   Pruned test;
   Engine::Sequence moved = std::move(test.sequence);
   CHECK(depths(moved) == Depths{4, 1, 3, 1, 1, 4});
+  Engine::Sequence assigned = test.engine.sequence();
+  assigned = std::move(moved);
+  auto& same = assigned;
+  assigned = std::move(same);
+  CHECK(depths(assigned) == Depths{4, 1, 3, 1, 1, 4});
+  CHECK(assigned.steps() == 1);
   const Engine::Pruner keep_all{KeepAll()};
-  test.engine.run({{&moved, &keep_all, 1}});
+  test.engine.run({{&assigned, &keep_all, 1}});
   CHECK(test.engine.step.stats().revived() == 4);
   CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("sequence: one that was moved from is refused by a step until it is assigned to") {
+  Pruned test;
+  Engine::Sequence moved = std::move(test.sequence);
+  CHECK(message<logic_error>([&] {
+          test.engine.run({{&test.sequence, &test.pruner, 1}});
+        }) == "lazyllm: Step::begin: entry 0 has a sequence that was moved");
+  test.sequence = std::move(moved);
+  CHECK_NOTHROW(test.engine.run({{&test.sequence, &test.pruner, 1}}));
+  CHECK(message<logic_error>([&] {
+          test.engine.run({{&moved, &test.pruner, 1}});
+        }) == "lazyllm: Step::begin: entry 0 has a sequence that was moved");
 }

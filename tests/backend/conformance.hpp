@@ -9,15 +9,13 @@
 #include <limits>
 #include <list>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <vector>
 
-#include "lazyllm/engine/concepts.hpp"
-#include "lazyllm/engine/queries.hpp"
-#include "lazyllm/engine/contiguous_keys.hpp"
+#include "lazyllm/backend/operations.hpp"
 #include "lazyllm/backend/score_order.hpp"
 #include "support/attention_problem.hpp"
+#include "support/one_sequence.hpp"
 #include "support/runs.hpp"
 
 /// What every backend must do, each operation beside its slow, obvious meaning. A backend's test names a `Memory`: how
@@ -45,20 +43,60 @@ void copies_rows() {
       for (std::size_t i = 0; i < from.size(); ++i) {
         std::copy_n(source.begin() + from[i] * (width + gap), width, expected.begin() + to[i] * width);
       }
-      copy_rows(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
-                std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
-                std::span<const Index>(to));
+      copy_one(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
+               std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
+               std::span<const Index>(to));
       CHECK(out.download() == expected);
     }
   }
 }
 
-/// Selection by a stable sort of all scores.
-inline std::vector<Index> sorted_selection(const Selection& selection, Index tokens, Positions active,
-                                           const std::vector<float>& scores) {
-  std::vector<Index> order(active.size());
+/// Several copies between several matrices in one call, some without rows.
+template <class Memory>
+void copies_lists_of_rows() {
+  auto context = Memory::make_context();
+  auto a = Memory::upload(context, std::vector<float>{1, 2, 3, 4, 5, 6});
+  auto b = Memory::upload(context, std::vector<float>{10, 20, 30, 40});
+  auto out = Memory::upload(context, std::vector<float>(8, -1.0F));
+  auto other = Memory::upload(context, std::vector<float>(2, -1.0F));
+  const std::vector<Index> none, zero{0}, one{1}, two{2}, from{2, 0}, to{3, 0};
+  const RowsView<const float> rows_a(a.span().data(), 3, 2), rows_b(b.span().data(), 2, 2);
+  const RowsView<float> target(out.span().data(), 4, 2);
+  const std::vector<RowCopy<float>> copies{{rows_a, from, target, to},
+                                           {RowsView<const float>(), none, RowsView<float>(), none},
+                                           {rows_b, one, target, two},
+                                           {rows_b, zero, RowsView<float>(other.span().data(), 1, 2), zero}};
+  copy_rows(context, std::span(copies));
+  copy_rows(context, std::span<const RowCopy<float>>());
+  CHECK(out.download() == std::vector<float>{1, 2, -1, -1, 30, 40, 5, 6});
+  CHECK(other.download() == std::vector<float>{10, 20});
+}
+
+/// The host's memory has no gaps, and may be used again at once.
+template <class Memory, class T>
+void copies_to_and_from_host() {
+  auto context = Memory::make_context();
+  for (const Index stride : {3, 5}) {
+    std::vector<T> values, expected(static_cast<std::size_t>(4 * stride), static_cast<T>(7.0F));
+    for (int i = 0; i < 12; ++i) values.push_back(static_cast<T>(static_cast<float>(i)));
+    auto memory = Memory::upload(context, expected);
+    const RowsView<T> rows(memory.span().data(), 4, 3, stride);
+    std::vector<T> source = values;
+    copy_from_host(context, static_cast<const T*>(source.data()), rows);
+    std::ranges::fill(source, static_cast<T>(99.0F));
+    for (Index r = 0; r < 4; ++r) std::copy_n(values.begin() + r * 3, 3, expected.begin() + r * stride);
+    CHECK(memory.download() == expected);
+    std::vector<T> target(12);
+    copy_to_host(context, RowsView<const T>(rows), target.data());
+    CHECK(target == values);
+  }
+}
+
+/// Selection by a stable sort of all `scores`, those of `task` on the host.
+inline std::vector<Index> sorted_selection(const SelectionTask& task, const std::vector<float>& scores) {
+  std::vector<Index> order(task.keys.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto is_protected = [&](Index i) { return selection.protects(active[static_cast<std::size_t>(i)], tokens); };
+  const auto is_protected = [&](Index i) { return task.protects(task.keys[static_cast<std::size_t>(i)]); };
   const auto score = [&](Index i) { return scores[static_cast<std::size_t>(i)]; };
   std::ranges::stable_sort(order, [&](Index a, Index b) { return score(a) > score(b); });
   std::stable_partition(order.begin(), order.end(), is_protected);
@@ -66,8 +104,7 @@ inline std::vector<Index> sorted_selection(const Selection& selection, Index tok
   double held = 0;
   std::vector<Index> kept;
   for (const Index i : order) {
-    const bool enough = selection.kind == Selection::Kind::top_k ? std::ssize(kept) >= selection.count
-                                                                 : held >= selection.mass * total - 1e-9;
+    const bool enough = task.by_share ? held >= (task.p - 1e-9) * total : std::ssize(kept) >= task.k;
     if (enough && !is_protected(i)) break;
     kept.push_back(i);
     held += score(i);
@@ -76,14 +113,15 @@ inline std::vector<Index> sorted_selection(const Selection& selection, Index tok
   return kept;
 }
 
+/// What one task keeps.
 template <class Memory, class Context>
-std::optional<std::vector<Index>> selected(Context& context, const Selection& selection, Index tokens, Positions active,
-                                           const std::vector<float>& scores) {
+std::vector<Index> selected(Context& context, SelectionTask task, const std::vector<float>& scores) {
   auto memory = Memory::upload(context, scores);
-  const SelectionTask task{selection, tokens, active, memory.span()};
-  KeptTokens kept{{-7}, {0, 1}};  // select overwrites
-  if (select(context, std::span(&task, 1), kept)) return std::nullopt;
+  task.scores = memory.span();
+  KeptTokens kept{{-7}, {0, 1}, {3}};  // select_tokens overwrites
+  select_tokens(context, std::span<const SelectionTask>(&task, 1), kept);
   CHECK(kept.indptr == std::vector<Index>{0, std::ssize(kept.indices)});
+  CHECK(kept.bad == std::vector<Index>{-1});
   return kept.indices;
 }
 
@@ -91,80 +129,80 @@ template <class Memory>
 void selects_small_cases() {
   using Kept = std::vector<Index>;
   auto context = Memory::make_context();
-  const std::vector<Position> active{0, 2, 3, 7, 8, 9};
+  const std::vector<Position> keys{0, 2, 3, 7, 8, 9};
   const std::vector<float> scores{0.1F, 0.3F, 0.05F, 0.3F, 0.2F, 0.05F};
-  const auto kept = [&](const Selection& selection) {
-    return selected<Memory>(context, selection, 10, active, scores).value();
+  const auto kept = [&](SelectionTask task) {
+    task.keys = keys;
+    return selected<Memory>(context, task, scores);
   };
-  using enum Selection::Kind;
-  // The last token is always there and counts; equal scores go to the smaller position.
-  CHECK(kept({.kind = count, .count = 1}) == Kept{5});
-  CHECK(kept({.kind = count, .count = 2}) == Kept{1, 5});
-  CHECK(kept({.kind = count, .count = 3}) == Kept{1, 3, 5});
-  CHECK(kept({.kind = count, .count = 4}) == Kept{1, 3, 4, 5});
-  CHECK(kept({.kind = count, .count = 6}) == Kept{0, 1, 2, 3, 4, 5});
-  CHECK(kept({.kind = count, .count = 3, .protect_first = 1}) == Kept{0, 1, 5});
-  CHECK(kept({.kind = count, .count = 3, .protect_first = 3}) == Kept{0, 1, 5});
-  CHECK(kept({.kind = count, .count = 3, .protect_last = 2}) == Kept{1, 4, 5});
-  // Position 6 of the last four is not active any more.
-  CHECK(kept({.kind = count, .count = 1, .protect_last = 4}) == Kept{3, 4, 5});
+  // Protected keys are always there and count; equal scores go to the smaller position.
+  CHECK(kept({.k = 1, .protect_from = 9}) == Kept{5});
+  CHECK(kept({.k = 2, .protect_from = 9}) == Kept{1, 5});
+  CHECK(kept({.k = 3, .protect_from = 9}) == Kept{1, 3, 5});
+  CHECK(kept({.k = 4, .protect_from = 9}) == Kept{1, 3, 4, 5});
+  CHECK(kept({.k = 6, .protect_from = 9}) == Kept{0, 1, 2, 3, 4, 5});
+  CHECK(kept({.k = 3, .protect_before = 1, .protect_from = 9}) == Kept{0, 1, 5});
+  CHECK(kept({.k = 3, .protect_before = 3, .protect_from = 9}) == Kept{0, 1, 5});
+  CHECK(kept({.k = 3, .protect_from = 8}) == Kept{1, 4, 5});
+  CHECK(kept({.k = 1, .protect_from = 6}) == Kept{3, 4, 5});
+  CHECK(kept({.k = 3, .protect_from = 10}) == Kept{1, 3, 4});
+  CHECK(kept({.k = 0, .protect_from = 10}) == Kept{});
+  CHECK(kept({.k = 0, .protect_from = 9}) == Kept{5});
   const std::vector<std::uint8_t> mask{0, 0, 0, 1};
-  CHECK(kept({.kind = count, .count = 3, .protect_mask = mask}) == Kept{1, 2, 5});
-  CHECK(kept({.kind = count, .count = 2, .protect_first = 1, .protect_last = 2, .protect_mask = mask}) ==
-        Kept{0, 2, 4, 5});
-  CHECK(kept({.kind = mass, .mass = 0.01}) == Kept{5});
-  CHECK(kept({.kind = mass, .mass = 0.2}) == Kept{1, 5});
-  CHECK(kept({.kind = mass, .mass = 0.5}) == Kept{1, 3, 5});
-  CHECK(kept({.kind = mass, .mass = 0.5, .protect_first = 1}) == Kept{0, 1, 3, 5});
-  CHECK(kept({.kind = mass, .mass = 0.7, .protect_last = 2}) == Kept{1, 3, 4, 5});
-  CHECK(kept({.kind = mass, .mass = 1}) == Kept{0, 1, 2, 3, 4, 5});
+  CHECK(kept({.k = 3, .protect_from = 9, .protect_mask = mask}) == Kept{1, 2, 5});
+  CHECK(kept({.k = 2, .protect_before = 1, .protect_from = 8, .protect_mask = mask}) == Kept{0, 2, 4, 5});
+  CHECK(kept({.by_share = true, .p = 0.01, .protect_from = 9}) == Kept{5});
+  CHECK(kept({.by_share = true, .p = 0.2, .protect_from = 9}) == Kept{1, 5});
+  CHECK(kept({.by_share = true, .p = 0.5, .protect_from = 9}) == Kept{1, 3, 5});
+  CHECK(kept({.by_share = true, .p = 0.5, .protect_before = 1, .protect_from = 9}) == Kept{0, 1, 3, 5});
+  CHECK(kept({.by_share = true, .p = 0.7, .protect_from = 8}) == Kept{1, 3, 4, 5});
+  CHECK(kept({.by_share = true, .p = 1, .protect_from = 9}) == Kept{0, 1, 2, 3, 4, 5});
 }
 
 template <class Memory>
 void selects_equal_scores() {
   auto context = Memory::make_context();
-  std::vector<Position> active(50);
-  std::iota(active.begin(), active.end(), 0);
+  std::vector<Position> keys(50);
+  std::iota(keys.begin(), keys.end(), 0);
   for (const float value : {0.0F, 0.02F}) {
     const std::vector<float> scores(50, value);
     for (Index count = 1; count <= 50; ++count) {
       std::vector<Index> expected(static_cast<std::size_t>(count - 1));
       std::iota(expected.begin(), expected.end(), 0);
       expected.push_back(49);
-      const Selection selection{.kind = Selection::Kind::top_k, .count = count};
-      CHECK(selected<Memory>(context, selection, 50, active, scores) == expected);
+      CHECK(selected<Memory>(context, {.k = count, .protect_from = 49, .keys = keys}, scores) == expected);
     }
   }
 }
 
-/// Random tokens, scores and a selection among them.
+/// Random tokens, scores and a task to select among them.
 struct SelectionProblem {
-  SelectionProblem(std::mt19937& random, unsigned most_tokens, unsigned levels)
-      : tokens(static_cast<Index>(random() % most_tokens + 1)) {
+  SelectionProblem(std::mt19937& random, unsigned most_tokens, unsigned levels) {
+    const auto tokens = static_cast<Position>(random() % most_tokens + 1);
     for (Position p = 0; p < tokens; ++p) {
       if (p + 1 < tokens && random() % 4 == 0) continue;
-      active.push_back(p);
+      keys.push_back(p);
       // Multiples of a power of two, so that the reference's sums are exact too.
       scores.push_back(static_cast<float>(random() % levels) * 0x1p-20F);
     }
     mask.resize(random() % 3 == 0 ? random() % 30 : 0);
     for (auto& entry : mask) entry = random() % 4 == 0;
-    selection = {.kind = random() % 2 == 0 ? Selection::Kind::top_k : Selection::Kind::top_p,
-                 .count = static_cast<Index>(random()) % std::ssize(active) + 1,
-                 .mass = static_cast<double>(random() % 1000 + 1) / 1000};
-    if (random() % 2 == 0) selection.protect_first = static_cast<Index>(random() % 5);
-    if (random() % 2 == 0) selection.protect_last = static_cast<Index>(random() % 5) + 1;
-    selection.protect_mask = mask;
+    task = {.by_share = random() % 2 == 0,
+            .k = static_cast<Index>(random()) % std::ssize(keys) + 1,
+            .p = static_cast<double>(random() % 1000 + 1) / 1000,
+            .protect_before = random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0,
+            .protect_from = tokens - (random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0),
+            .protect_mask = mask,
+            .keys = keys};
   }
-  SelectionProblem(const SelectionProblem&) = delete;  // the selection points into the mask
+  SelectionProblem(const SelectionProblem&) = delete;  // the task points into it
 
-  std::vector<Index> expected() const { return sorted_selection(selection, tokens, active, scores); }
+  std::vector<Index> expected() const { return sorted_selection(task, scores); }
 
-  Index tokens;
-  std::vector<Position> active;
+  std::vector<Position> keys;
   std::vector<float> scores;
   std::vector<std::uint8_t> mask;
-  Selection selection;
+  SelectionTask task;
 };
 
 /// The highest score among the `width` ones around each.
@@ -189,8 +227,7 @@ void selects_like_a_stable_sort(unsigned rounds = 1500) {
   for (unsigned round = 0; round < rounds; ++round) {
     CAPTURE(round);
     const SelectionProblem problem(random, round % 10 == 0 ? 3000 : 40, levels(round));
-    CHECK(selected<Memory>(context, problem.selection, problem.tokens, problem.active, problem.scores) ==
-          problem.expected());
+    CHECK(selected<Memory>(context, problem.task, problem.scores) == problem.expected());
   }
 }
 
@@ -208,12 +245,14 @@ void selects_for_ragged_batches(unsigned rounds = 100) {
     for (unsigned i = 0; i < round % 7; ++i) {
       const auto& problem = problems.emplace_back(random, i == 3 ? 500 : 40, levels(round));
       memory.push_back(Memory::upload(context, problem.scores));
-      tasks.push_back({problem.selection, problem.tokens, problem.active, memory.back().span()});
+      tasks.push_back(problem.task);
+      tasks.back().scores = memory.back().span();
       std::ranges::copy(problem.expected(), std::back_inserter(expected));
       indptr.push_back(std::ssize(expected));
     }
     KeptTokens kept;
-    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
+    select_tokens(context, std::span<const SelectionTask>(tasks), kept);
+    CHECK(kept.bad == std::vector<Index>(tasks.size(), -1));
     CHECK(kept.indices == expected);
     CHECK(kept.indptr == indptr);
   }
@@ -221,21 +260,20 @@ void selects_for_ragged_batches(unsigned rounds = 100) {
 
 /// Sums of scores must not depend on their order: here a share of them ends between two tokens of equal score.
 template <class Memory>
-void selects_the_same_mass_in_any_order() {
+void selects_the_same_share_in_any_order() {
   auto context = Memory::make_context();
   std::mt19937 random(7);
-  std::vector<Position> active(400);
-  std::iota(active.begin(), active.end(), 0);
+  std::vector<Position> keys(400);
+  std::iota(keys.begin(), keys.end(), 0);
   for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
     // Magnitudes from 1 down to far below, the smallest ones together not to be neglected.
     std::vector<float> scores;
-    for (std::size_t i = 0; i < active.size(); ++i) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
       scores.push_back(std::ldexp(static_cast<float>(random() % 1000 + 1), -static_cast<int>(random() % 20) - 10));
     }
-    const Selection selection{.kind = Selection::Kind::top_p,
-                              .mass = static_cast<double>(random() % 1000) / 1000 + 1e-4};
-    const auto kept = selected<Memory>(context, selection, 400, active, scores).value();
+    const double p = static_cast<double>(random() % 1000) / 1000 + 1e-4;
+    const auto kept = selected<Memory>(context, {.by_share = true, .p = p, .protect_from = 399, .keys = keys}, scores);
     std::vector<float> sorted(scores.begin(), scores.end() - 1);
     std::ranges::sort(sorted, std::greater<>());
     __extension__ using Exact = __int128;  // the scores are multiples of 2^-29
@@ -243,84 +281,106 @@ void selects_the_same_mass_in_any_order() {
     Exact total = 0, held = exact(scores.back());
     for (const float score : scores) total += exact(score);
     Index count = 1;
-    for (; static_cast<double>(held) < selection.mass * static_cast<double>(total) - 1e-9 * 0x1p29; ++count) {
+    for (; static_cast<double>(held) < (p - 1e-9) * static_cast<double>(total); ++count) {
       held += exact(sorted[static_cast<std::size_t>(count - 1)]);
     }
     CHECK(std::ssize(kept) == count);
   }
 }
 
+/// A share of the scores is the same set whatever their scale, down to denormal numbers.
+template <class Memory>
+void selects_the_same_share_at_any_scale() {
+  auto context = Memory::make_context();
+  std::vector<Position> keys(16);
+  std::iota(keys.begin(), keys.end(), 0);
+  const auto kept_at = [&](int exponent, double p) {
+    std::vector<float> scores;
+    for (int i = 1; i <= 16; ++i) scores.push_back(std::ldexp(static_cast<float>(i), exponent));
+    return selected<Memory>(context, {.by_share = true, .p = p, .protect_from = 15, .keys = keys}, scores);
+  };
+  // 16 + 15 + 14 + 13 + 12 = 70 of 136; 16 + 15 = 31 = 0.2279... of it
+  CHECK(kept_at(0, 0.5) == std::vector<Index>{11, 12, 13, 14, 15});
+  CHECK(kept_at(0, 31.0 / 136) == std::vector<Index>{14, 15});
+  for (const int exponent : {-149, -140, -126, -60, -37, -30, 30, 60, 123}) {
+    CAPTURE(exponent);
+    for (const double p : {0.001, 31.0 / 136, 0.5, 0.9, 1.0}) CHECK(kept_at(exponent, p) == kept_at(0, p));
+  }
+}
+
+/// A score that is not finite fails its own task; the others keep what they would keep without it.
 template <class Memory>
 void selects_only_finite_scores() {
   auto context = Memory::make_context();
-  const std::vector<Position> active{1, 4, 5, 9};
+  const std::vector<Position> keys{1, 4, 5, 9};
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
-    for (std::size_t place = 0; place < active.size(); ++place) {
-      for (const auto kind : {Selection::Kind::top_k, Selection::Kind::top_p}) {
-        std::vector<float> scores(active.size(), 0.25F);
+    for (std::size_t place = 0; place < keys.size(); ++place) {
+      for (const bool by_share : {false, true}) {
+        std::vector<float> scores(keys.size(), 0.25F);
         scores[place] = bad;
         auto memory = Memory::upload(context, scores);
-        auto good = Memory::upload(context, std::vector<float>(active.size(), 0.25F));
-        const Selection selection{.kind = kind, .count = 2, .mass = 0.5, .protect_first = 2};
-        const std::vector<SelectionTask> tasks{{selection, 10, active, good.span()},
-                                               {selection, 10, active, memory.span()}};
+        auto good = Memory::upload(context, std::vector<float>(keys.size(), 0.25F));
+        const SelectionTask task{
+            .by_share = by_share, .k = 2, .p = 0.5, .protect_before = 2, .protect_from = 9, .keys = keys};
+        std::vector<SelectionTask> tasks{task, task, task};
+        tasks[0].scores = tasks[2].scores = good.span();
+        tasks[1].scores = memory.span();
         KeptTokens kept;
-        const auto found = select(context, std::span(tasks), kept);
-        REQUIRE(found);
-        CHECK(found->task == 1);
-        CHECK(found->index == static_cast<Index>(place));
+        select_tokens(context, std::span<const SelectionTask>(tasks), kept);
+        CHECK(kept.bad == std::vector<Index>{-1, static_cast<Index>(place), -1});
+        CHECK(kept.indptr == std::vector<Index>{0, 2, 2, 4});
+        CHECK(kept.indices == std::vector<Index>{0, 3, 0, 3});
       }
     }
   }
 }
 
-/// Random scores and pooled ones rank like scores that were so from the beginning, in a batch with others.
+/// All scores of a batch that are pooled, in one call.
 template <class Memory>
-void selects_by_drawn_and_pooled_scores(unsigned rounds = 60) {
+void pools_scores(unsigned rounds = 60) {
   auto context = Memory::make_context();
   std::mt19937 random(9);
   for (unsigned round = 0; round < rounds; ++round) {
     CAPTURE(round);
-    std::list<SelectionProblem> problems;
-    std::list<decltype(Memory::upload(context, std::vector<float>()))> memory;
-    std::vector<SelectionTask> tasks;
-    std::vector<Index> expected;
-    for (unsigned i = 0; i < 1 + round % 5; ++i) {
-      auto& problem = problems.emplace_back(random, i == 2 ? 500 : 40, levels(round));
-      memory.push_back(Memory::upload(context, problem.scores));
-      const Index pooling = 2 * static_cast<Index>(random() % 4) + 1;
-      if (random() % 2 == 0) {
-        problem.selection.random_seed = random();
-        for (std::size_t k = 0; k < problem.active.size(); ++k) {
-          problem.scores[k] = lazyllm::detail::random_score(*problem.selection.random_seed, problem.active[k]);
-        }
-      } else {
-        problem.scores = pooled(problem.scores, pooling);
-      }
-      tasks.push_back({problem.selection, problem.tokens, problem.active, memory.back().span(), pooling});
-      std::ranges::copy(problem.expected(), std::back_inserter(expected));
+    std::list<decltype(Memory::upload(context, std::vector<float>()))> scores, results;
+    std::vector<PoolTask> tasks;
+    std::vector<std::vector<float>> expected;
+    for (unsigned i = 0; i < round % 6; ++i) {
+      std::vector<float> values(i == 2 ? random() % 1500 : random() % 40);
+      for (float& value : values) value = static_cast<float>(random() % 1000) - (round % 2 == 0 ? 0.0F : 500.0F);
+      const Index width = i == 4 ? 10001 : 2 * static_cast<Index>(random() % 5) + 1;
+      expected.push_back(pooled(values, width));
+      results.push_back(Memory::upload(context, std::vector<float>(values.size(), -1e9F)));
+      scores.push_back(Memory::upload(context, values));
+      tasks.push_back({scores.back().span(), results.back().span(), width});
     }
-    KeptTokens kept;
-    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
-    CHECK(kept.indices == expected);
+    pool_scores(context, std::span<const PoolTask>(tasks));
+    auto result = results.begin();
+    for (std::size_t i = 0; i < expected.size(); ++i, ++result) CHECK(result->download() == expected[i]);
   }
 }
 
-/// Pooling does not spread a NaN, nor hide it.
+/// Pooling does not spread a number that is not finite, nor hide it.
 template <class Memory>
 void finds_bad_scores_among_pooled_ones() {
   auto context = Memory::make_context();
-  const std::vector<Position> active{0, 1, 2, 3, 4};
-  for (std::size_t place = 0; place < active.size(); ++place) {
-    std::vector<float> scores{5, 4, 3, 2, 1};
-    scores[place] = std::numeric_limits<float>::quiet_NaN();
-    auto memory = Memory::upload(context, scores);
-    const SelectionTask task{{.kind = Selection::Kind::top_k, .count = 2}, 5, active, memory.span(), 3};
-    KeptTokens kept;
-    const auto bad = select(context, std::span(&task, 1), kept);
-    REQUIRE(bad);
-    CHECK(bad->index == static_cast<Index>(place));
+  const std::vector<Position> keys{0, 1, 2, 3, 4};
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (std::size_t place = 0; place < keys.size(); ++place) {
+      std::vector<float> scores{5, 4, 3, 2, 1};
+      scores[place] = bad;
+      auto memory = Memory::upload(context, scores);
+      auto result = Memory::upload(context, std::vector<float>(5));
+      const PoolTask pool{memory.span(), result.span(), 3};
+      pool_scores(context, std::span<const PoolTask>(&pool, 1));
+      const std::vector<float> after = result.download();
+      for (std::size_t i = 0; i < after.size(); ++i) CHECK(lazyllm::detail::is_finite(after[i]) == (i != place));
+      const SelectionTask task{.k = 2, .protect_from = 4, .keys = keys, .scores = result.span()};
+      KeptTokens kept;
+      select_tokens(context, std::span<const SelectionTask>(&task, 1), kept);
+      CHECK(kept.bad == std::vector<Index>{static_cast<Index>(place)});
+    }
   }
 }
 
@@ -387,8 +447,8 @@ void scores_ragged_batches() {
         Memory::upload(context, std::vector<float>(problem.active.size(), AttentionProblem<float>::poison())));
     tasks.push_back({.first_row = std::ssize(queries) / problem.row_width() + problem.first_row,
                      .limits = problem.limits,
-                     .keys = problem.key_view(key_memory.back().span().data()),
-                     .active = problem.active,
+                     .key_view = problem.key_view(key_memory.back().span().data()),
+                     .keys = problem.active,
                      .reduce = i % 2 == 0 ? Reduce::mean : Reduce::max,
                      .scores = results.back().span()});
     queries.insert(queries.end(), problem.queries.begin(), problem.queries.end());
@@ -418,9 +478,9 @@ void honours_strides() {
   auto query_memory = Memory::upload(context, queries);
   auto key_memory = Memory::upload(context, keys);
   auto scores = Memory::upload(context, std::vector<float>(problem.active.size(), problem.poison()));
-  attention_scores(context, QueryRows<float>{query_memory.span().data(), 44, 11, 4, 8, problem.scale()},
-                   problem.first_row, problem.limits, ContiguousKeys<float>{key_memory.span().data(), 8, 240, 2},
-                   problem.active, Reduce::max, scores.span());
+  score_one(context, QueryRows<float>{query_memory.span().data(), 44, 11, 4, 8, problem.scale()}, problem.first_row,
+            problem.limits, ContiguousKeys<float>{key_memory.span().data(), 8, 240, 2}, problem.active, Reduce::max,
+            scores.span());
   CHECK(scores.download() == problem.scores<Memory>(Reduce::max));
 }
 
@@ -472,13 +532,13 @@ void grows_buffers() {
   auto in = Memory::upload(context, values);
   auto out = Memory::upload(context, std::vector<T>(6));
   const std::vector<Index> rows{0, 1, 2};
-  copy_rows(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
-            std::span<const Index>(rows));
+  copy_one(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
+           std::span<const Index>(rows));
   const Index before = buffer.rows().rows;
   buffer.reserve(context, before + 1, 2);
   CHECK(buffer.rows().rows >= 2 * before);
-  copy_rows(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
-            RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
+  copy_one(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
+           RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
   CHECK(out.download() == values);
   const T* data = buffer.rows().data;
   buffer.reserve(context, 1, 2);

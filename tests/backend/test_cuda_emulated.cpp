@@ -1,19 +1,11 @@
 #include "support/cuda_emulation.hpp"
+
+#include <xmmintrin.h>
 // The same tests as on a device; and what only the emulation can make happen.
 #include "backend/cuda_cases.hpp"
 
 namespace lazyllm::test {
 namespace emulation = cuda_emulation;
-
-TEST_CASE("emulation: threads that wait for ever are reported") {
-  CHECK_THROWS_AS(emulation::run_block(32,
-                                       [] {
-                                         if (threadIdx.x < 7) __syncthreads();
-                                         if (threadIdx.x >= 7) emulation::exchange(0);
-                                       }),
-                  std::logic_error);
-  CHECK_THROWS_AS(emulation::run_block(33, [] {}), std::logic_error);
-}
 
 TEST_CASE("cuda: no allocation for work that is no larger than before, and one copy to the host for a batch") {
   auto context = CudaMemory::make_context();
@@ -22,10 +14,16 @@ TEST_CASE("cuda: no allocation for work that is no larger than before, and one c
   const SelectionProblem b(random, 300, 1U << 20);
   auto scores_a = CudaMemory::upload(context, a.scores);
   auto scores_b = CudaMemory::upload(context, b.scores);
-  const std::vector<SelectionTask> tasks{{a.selection, a.tokens, a.active, scores_a.span()},
-                                         {b.selection, b.tokens, b.active, scores_b.span(), 3}};
+  auto pooled = CudaMemory::upload(context, b.scores);
+  std::vector<SelectionTask> tasks{a.task, b.task};
+  tasks[0].scores = scores_a.span();
+  tasks[1].scores = pooled.span();
+  const PoolTask pool{scores_b.span(), pooled.span(), 3};
   KeptTokens kept;
-  const auto work = [&] { CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept)); };
+  const auto work = [&] {
+    pool_scores(context, std::span<const PoolTask>(&pool, 1));
+    select_tokens(context, std::span<const SelectionTask>(tasks), kept);
+  };
   work();
   const int allocations = emulation::counters().allocations;
   const int copies = emulation::counters().copies_to_host;
@@ -89,9 +87,8 @@ TEST_CASE("cuda: scoring visits each key once for up to eight rows, and holds no
     auto fresh = CudaMemory::make_context();
     const std::size_t bytes = emulation::counters().allocated_bytes;
     CountingKeys::calls = 0;
-    attention_scores(fresh, problem.query_rows(queries.data()), problem.first_row,
-                     Positions(problem.limits).first(rows), CountingKeys{problem.key_view(keys.data())}, problem.active,
-                     Reduce::mean, scores.span());
+    score_one(fresh, problem.query_rows(queries.data()), problem.first_row, Positions(problem.limits).first(rows),
+              CountingKeys{problem.key_view(keys.data())}, problem.active, Reduce::mean, scores.span());
     fresh.synchronize();
     CHECK(CountingKeys::calls == 4 * 128 * 2 * 4);  // by each of the four lanes that share it, for each key head
     const std::size_t logits = rows * 8 * 4 * 128 * sizeof(float);
@@ -107,22 +104,29 @@ TEST_CASE("cuda: a batch is scored and selected in as many launches as one seque
     const AttentionProblem<float> problem(1, 4, 2, 8, 400, 1);
     auto queries = CudaMemory::upload(context, problem.queries);
     auto keys = CudaMemory::upload(context, problem.keys);
-    std::list<DeviceArray<float>> scores;
+    std::list<DeviceArray<float>> scores, pooled;
+    std::vector<PoolTask> pools;
     std::vector<SelectionTask> tasks;
     for (Index i = 0; i < count; ++i) {
-      scores.push_back(CudaMemory::upload(context, std::vector<float>(problem.active.size())));
-      const Selection selection{.kind = Selection::Kind::top_k, .count = 100 + i};
-      tasks.push_back({selection, 400, problem.active, scores.back().span(), 3});
+      for (auto* list : {&scores, &pooled}) {
+        list->push_back(CudaMemory::upload(context, std::vector<float>(problem.active.size())));
+      }
+      pools.push_back({scores.back().span(), pooled.back().span(), 3});
+      tasks.push_back({.k = 100 + i, .protect_from = 399, .keys = problem.active, .scores = pooled.back().span()});
     }
     context.synchronize();
     const emulation::Counters before = emulation::counters();
     attention_scores(context, problem.query_rows(queries.data()), count, [&](Index i) {
-      return ScoreTask<ContiguousKeys<float>>{
-          problem.first_row, problem.limits, problem.key_view(keys.data()),
-          problem.active,    Reduce::mean,   tasks[static_cast<std::size_t>(i)].scores};
+      const std::span<const float> target = pools[static_cast<std::size_t>(i)].scores;
+      return ScoreTask<ContiguousKeys<float>>{.first_row = problem.first_row,
+                                              .limits = problem.limits,
+                                              .key_view = problem.key_view(keys.data()),
+                                              .keys = problem.active,
+                                              .scores = {const_cast<float*>(target.data()), target.size()}};
     });
+    pool_scores(context, std::span<const PoolTask>(pools));
     KeptTokens kept;
-    CHECK_FALSE(select(context, std::span<const SelectionTask>(tasks), kept));
+    select_tokens(context, std::span<const SelectionTask>(tasks), kept);
     const emulation::Counters after = emulation::counters();
     launches.push_back(after.launches - before.launches);
     waits.push_back(after.waits - before.waits);
@@ -152,31 +156,79 @@ TEST_CASE("cuda: rows stay on the stream that they began on") {
   CHECK_NOTHROW(buffer.reserve(context, 5, 3));
   // A pool that the contexts of two streams share.
   const auto pool = std::make_shared<RowPool<cuda::Context, float>>(3);
-  std::vector<Index> rows(2);
-  pool->acquire(context, rows);
-  CHECK_THROWS_AS(pool->acquire(other, rows), invalid_argument);
-  CHECK(pool->rows_in_use() == 2);
-  // Taking no rows is what a step does that only revives.
+  std::vector<Index> slots(2);
+  pool->acquire(context, slots);
+  CHECK_THROWS_AS(pool->acquire(other, slots), invalid_argument);
+  CHECK(pool->slots_in_use() == 2);
+  // A step that only revives takes no slots.
   CHECK_THROWS_AS(pool->acquire(other, {}), invalid_argument);
   cuda::DenseStorage<float> dense(3);
-  dense.acquire(context, std::vector<Position>{0, 1}, rows);
-  CHECK_THROWS_AS(dense.acquire(other, {}, {}), invalid_argument);
-  CHECK_NOTHROW(dense.acquire(context, {}, {}));
+  dense.acquire(context, slots);
+  CHECK_THROWS_AS(dense.acquire(other, {}), invalid_argument);
+  CHECK_NOTHROW(dense.acquire(context, {}));
 }
 
 TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") {
   auto context = CudaMemory::make_context();
   for (int call = 0; call < 4; ++call) {
-    auto pinned = cuda::PinnedMemory(context.stream(), 16);
-    auto device = cuda::DeviceMemory(context.stream(), 16);
-    cuda::Event event;
+    auto pinned = cuda::detail::PinnedMemory(context.stream(), 16);
+    auto device = cuda::detail::DeviceMemory(context.stream(), 16);
+    cuda::detail::Event event;
     event.record(context.stream());
     emulation::fail_call_after(call);
     pinned = {};
     device = {};
-    { cuda::Event gone = std::move(event); }
+    { cuda::detail::Event gone = std::move(event); }
     emulation::fail_call_after(-1);
     CHECK(cudaGetLastError() == cudaSuccess);
+  }
+}
+
+/// Makes this thread take denormal numbers for 0, as code does that is compiled with -ftz=true or --use_fast_math.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+};
+
+TEST_CASE("cuda: the same tokens are kept and pooled where denormal numbers are flushed") {
+  std::mt19937 random(4);
+  std::vector<Position> keys(300);
+  std::iota(keys.begin(), keys.end(), 0);
+  for (const float largest : {300 * std::numeric_limits<float>::denorm_min(), 0.5F}) {
+    std::vector<float> scores;
+    for (int i = 1; i <= 300; ++i) scores.push_back(static_cast<float>(i) * std::numeric_limits<float>::denorm_min());
+    scores.front() = -scores[7];
+    std::ranges::shuffle(scores, random);
+    scores[100] = largest;
+    const auto results = [&] {
+      auto context = CudaMemory::make_context();
+      auto memory = CudaMemory::upload(context, scores);
+      auto pooled = CudaMemory::upload(context, std::vector<float>(300));
+      const PoolTask pool{memory.span(), pooled.span(), 5};
+      pool_scores(context, std::span<const PoolTask>(&pool, 1));
+      std::vector<SelectionTask> tasks;
+      for (const std::span<const float> list : {memory.span(), pooled.span()}) {
+        for (const Index k : {1, 40, 299}) tasks.push_back({.k = k, .protect_from = 300, .keys = keys, .scores = list});
+        for (const double p : {0.01, 0.5, 0.9}) {
+          tasks.push_back({.by_share = true, .p = p, .protect_from = 300, .keys = keys, .scores = list});
+        }
+      }
+      KeptTokens kept;
+      select_tokens(context, std::span<const SelectionTask>(tasks), kept);
+      const std::vector<std::uint32_t> bits = as<std::uint32_t>(pooled.download());
+      return std::make_pair(kept.indices, bits);
+    };
+    const auto expected = results();
+    const FlushDenormals flush;
+    const volatile float smallest = std::numeric_limits<float>::denorm_min();
+    CHECK(smallest == 0);
+    CHECK((results() == expected));
   }
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/plan_builder.hpp"
 
 using namespace lazyllm;
 
@@ -30,20 +32,20 @@ List expected_limits(const List& rows, const List& keys) {
   return limits;
 }
 
-void append(PlanBuilder& buffers, const List& rows, const List& keys, Index tokens) {
-  for (const Position row : rows) buffers.append_row(row);
-  for (const Position key : keys) buffers.append_key(key);
-  buffers.finish_sequence(tokens);
+void append(PlanBuilder& builder, const List& rows, const List& keys, Index tokens, Index outputs = 1) {
+  for (const Position row : rows) builder.append_row(row);
+  for (const Position key : keys) builder.append_key(key);
+  builder.finish_sequence(tokens, outputs);
 }
 
 }  // namespace
 
 TEST_CASE("plan: the three masks of one sequence") {
   const auto plan_mask = [](const List& rows, const List& keys) {
-    PlanBuilder buffers;
-    buffers.clear();
-    append(buffers, rows, keys, 10);
-    return buffers.layer(0, 2).sequence(0).mask;
+    PlanBuilder builder;
+    builder.clear();
+    append(builder, rows, keys, 10);
+    return builder.layer(0, 2).sequence(0).mask;
   };
   CHECK(plan_mask({2, 5, 9}, {2, 5, 9}) == Mask::causal);
   CHECK(plan_mask({5, 9}, {2, 5, 9}) == Mask::suffix_causal);
@@ -52,15 +54,15 @@ TEST_CASE("plan: the three masks of one sequence") {
 }
 
 TEST_CASE("plan: the mask of a batch is its least special one") {
-  PlanBuilder buffers;
-  buffers.clear();
-  append(buffers, {0, 1}, {0, 1}, 2);
-  CHECK(buffers.layer(0, 2).mask() == Mask::causal);
-  append(buffers, {2}, {1, 2}, 3);
-  CHECK(buffers.layer(0, 2).mask() == Mask::suffix_causal);
-  append(buffers, {0, 2}, {0, 1, 2}, 3);
-  append(buffers, {0}, {0}, 1);
-  CHECK(buffers.layer(0, 2).mask() == Mask::ragged_causal);
+  PlanBuilder builder;
+  builder.clear();
+  append(builder, {0, 1}, {0, 1}, 2);
+  CHECK(builder.layer(0, 2).mask() == Mask::causal);
+  append(builder, {2}, {1, 2}, 3);
+  CHECK(builder.layer(0, 2).mask() == Mask::suffix_causal);
+  append(builder, {0, 2}, {0, 1, 2}, 3);
+  append(builder, {0}, {0}, 1);
+  CHECK(builder.layer(0, 2).mask() == Mask::ragged_causal);
 }
 
 TEST_CASE("positions: is_prefix says whether they are 0, 1, ...") {
@@ -70,18 +72,18 @@ TEST_CASE("positions: is_prefix says whether they are 0, 1, ...") {
   CHECK_FALSE(is_prefix(List{1, 2}));
 }
 
-TEST_CASE("plan: only the last layer needs the last rows only") {
-  PlanBuilder buffers;
-  buffers.start(std::vector<PlanBuilder::Extent>{{0, 3}});
-  CHECK_FALSE(buffers.layer(0, 2).outputs_only());
-  CHECK(buffers.layer(1, 2).outputs_only());
-  CHECK(buffers.layer(1, 2).layer() == 1);
-  CHECK(buffers.layer(1, 2).layers() == 2);
+TEST_CASE("plan: only the last layer needs the output rows only") {
+  PlanBuilder builder;
+  builder.start(std::vector<PlanBuilder::Extent>{{0, 3}});
+  CHECK_FALSE(builder.layer(0, 2).outputs_only());
+  CHECK(builder.layer(1, 2).outputs_only());
+  CHECK(builder.layer(1, 2).layer() == 1);
+  CHECK(builder.layer(1, 2).layers() == 2);
 }
 
-TEST_CASE("plan: random ragged batches against the definitions, with one set of buffers used again") {
+TEST_CASE("plan: random ragged batches against the definitions, with one set of builder used again") {
   std::mt19937 random(1);
-  PlanBuilder buffers;
+  PlanBuilder builder;
   PlanBuilder other;
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);
@@ -89,19 +91,25 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
     std::vector<List> rows(sequences);
     std::vector<List> keys(sequences);
     std::vector<Index> tokens(sequences);
-    buffers.clear();
+    std::vector<Index> outputs(sequences);
+    builder.clear();
     for (std::size_t s = 0; s < sequences; ++s) {
       tokens[s] = std::uniform_int_distribution<Index>(1, 12)(random);
+      if (random() % 5 == 0) {  // a sequence that waits for a deeper layer
+        append(builder, {}, {}, tokens[s], 0);
+        continue;
+      }
       for (Position p = 0; p < tokens[s]; ++p) {
         if (p + 1 < tokens[s] && random() % 3 == 0) continue;
         keys[s].push_back(p);
         if (p + 1 == tokens[s] || random() % 2 == 0) rows[s].push_back(p);
       }
       if (random() % 4 == 0) rows[s] = keys[s];
-      append(buffers, rows[s], keys[s], tokens[s]);
+      outputs[s] = std::uniform_int_distribution<Index>(0, std::ssize(rows[s]))(random);
+      append(builder, rows[s], keys[s], tokens[s], outputs[s]);
     }
-    if (round % 2 == 1) buffers.swap(other);
-    const PlanBuilder& filled = round % 2 == 1 ? other : buffers;
+    if (round % 2 == 1) std::swap(builder, other);
+    const PlanBuilder& filled = round % 2 == 1 ? other : builder;
     const LayerPlan plan = filled.layer(1, 3);
 
     REQUIRE(plan.sequences() == std::ssize(rows));
@@ -115,6 +123,7 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
       CHECK(list(part.key_limits) == limits);
       CHECK(part.first_row == std::ssize(all_rows));
       CHECK(part.tokens == tokens[s]);
+      CHECK(part.outputs == outputs[s]);
       CHECK(part.mask == expected_mask(rows[s], keys[s]));
       all_rows.insert(all_rows.end(), rows[s].begin(), rows[s].end());
       all_keys.insert(all_keys.end(), keys[s].begin(), keys[s].end());
@@ -127,6 +136,7 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
     CHECK(list(plan.key_limits()) == all_limits);
     CHECK(std::ranges::equal(plan.row_indptr(), row_indptr));
     CHECK(std::ranges::equal(plan.key_indptr(), key_indptr));
+    CHECK(std::ranges::equal(plan.outputs(), outputs));
     CHECK(plan.rows() == std::ssize(all_rows));
     CHECK(filled.row_count() == std::ssize(all_rows));
     CHECK(filled.key_count() == std::ssize(all_keys));
@@ -134,11 +144,11 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
 }
 
 TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all tokens as keys") {
-  PlanBuilder buffers;
-  const std::vector<PlanBuilder::Extent> extents{{0, 3}, {4, 1}, {2, 2}};
+  PlanBuilder builder;
+  const std::vector<PlanBuilder::Extent> extents{{0, 3}, {4, 1}, {2, 2, 2}};
   for (int again = 0; again < 2; ++again) {  // a second start must not see the first one's lists
-    buffers.start(extents);
-    const LayerPlan plan = buffers.layer(0, 1);
+    builder.start(extents);
+    const LayerPlan plan = builder.layer(0, 1);
     REQUIRE(plan.sequences() == 3);
     CHECK(list(plan.positions()) == List{0, 1, 2, 4, 2, 3});
     CHECK(list(plan.keys()) == List{0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 3});
@@ -148,5 +158,17 @@ TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all to
     CHECK(plan.sequence(2).mask == Mask::suffix_causal);
     CHECK(is_prefix(plan.sequence(1).keys));
     CHECK(plan.sequence(1).tokens == 5);
+    CHECK(std::ranges::equal(plan.outputs(), std::vector<Index>{1, 1, 2}));
+    CHECK_FALSE(plan.scores_wanted());
   }
+}
+
+TEST_CASE("plan: the dense plan of one sequence is that of a batch of one") {
+  PlanBuilder builder;
+  builder.start(4, 2);
+  const LayerPlan plan = builder.layer(0, 1, true);
+  CHECK(plan.sequences() == 1);
+  CHECK(list(plan.positions()) == List{4, 5});
+  CHECK(list(plan.keys()) == List{0, 1, 2, 3, 4, 5});
+  CHECK(plan.scores_wanted());
 }

@@ -5,12 +5,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
 #include <new>
 #include <utility>
 #include <vector>
 
-#include "layer/scripted_engine.hpp"
+#include "support/scripted_engine.hpp"
+#include "support/sequence_state.hpp"
 
 // Eigen and the OpenMP runtime allocate with malloc, so that is what is counted where the C library lets us stand in
 // front of it; elsewhere, and where a sanitizer stands there, only operator new is.
@@ -25,6 +25,10 @@
 namespace {
 
 std::atomic<long> allocations = 0;
+std::atomic<long> failing = -1;  // number of the allocation that fails
+
+/// Counts an allocation; whether it is the one to fail.
+bool fails() { return allocations++ == failing; }
 
 }  // namespace
 
@@ -36,25 +40,14 @@ void* __libc_calloc(std::size_t count, std::size_t bytes);
 void* __libc_realloc(void* memory, std::size_t bytes);
 void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
-void* malloc(std::size_t bytes) {
-  ++allocations;
-  return __libc_malloc(bytes);
-}
-void* calloc(std::size_t count, std::size_t bytes) {
-  ++allocations;
-  return __libc_calloc(count, bytes);
-}
-void* realloc(void* memory, std::size_t bytes) {
-  ++allocations;
-  return __libc_realloc(memory, bytes);
-}
+void* malloc(std::size_t bytes) { return fails() ? nullptr : __libc_malloc(bytes); }
+void* calloc(std::size_t count, std::size_t bytes) { return fails() ? nullptr : __libc_calloc(count, bytes); }
+void* realloc(void* memory, std::size_t bytes) { return fails() ? nullptr : __libc_realloc(memory, bytes); }
 void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  ++allocations;
-  return __libc_memalign(alignment, bytes);
+  return fails() ? nullptr : __libc_memalign(alignment, bytes);
 }
 int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
-  ++allocations;
-  *memory = __libc_memalign(alignment, bytes);
+  *memory = fails() ? nullptr : __libc_memalign(alignment, bytes);
   return *memory == nullptr ? ENOMEM : 0;
 }
 }
@@ -62,8 +55,7 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
 #else
 
 void* operator new(std::size_t bytes) {
-  ++allocations;
-  void* memory = std::malloc(bytes);
+  void* memory = fails() ? nullptr : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -85,16 +77,16 @@ constexpr Index steps = 20;
 struct ScoredByLibrary : ScriptedAttention {
   const std::vector<float>* numbers;
 
-  void last_token_scores() = delete;
+  void token_scores() = delete;
   QueryRows<float> queries(const LayerPlan&) const { return {numbers->data(), 32, 8, 4, 8, 1}; }
-  ContiguousKeys<float> keys(const LayerPlan&, Index) const { return {numbers->data(), 16, 8, 2}; }
+  ContiguousKeys<float> key_view(const LayerPlan&, Index) const { return {numbers->data(), 16, 8, 2}; }
 };
-static_assert(!ExposesScores<ScoredByLibrary, cpu::Context>);
+static_assert(!ScoresTokens<ScoredByLibrary, cpu::Context>);
 
 template <class Storage, class Block>
 struct Host {
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
-  using Pruner = TokenPruner<std::function<Selection(const PrunePoint&)>>;
+  using Pruner = TokenPruner<AnyPolicy>;
   using Entry = typename Step<Sequence, Pruner>::Entry;
 
   Host() {
@@ -124,9 +116,10 @@ struct Host {
   /// A prefill and decode steps of two sequences with changing scores.
   void generate(Sequence& a, Sequence& b, const Pruner& pruner) {
     std::ranges::fill(script.scores, 0.0F);
-    std::array<Entry, 2> entries{Entry{&a, &pruner, prompt}, Entry{&b, &pruner, prompt / 2}};
+    std::array<Entry, 2> entries{Entry{.sequence = &a, .pruner = &pruner, .new_tokens = prompt, .outputs = 3},
+                                 Entry{.sequence = &b, .pruner = &pruner, .new_tokens = prompt / 2}};
     run(entries);
-    entries[0].new_tokens = entries[1].new_tokens = 1;
+    entries[0].new_tokens = entries[1].new_tokens = entries[0].outputs = 1;
     for (Index i = 0; i < steps; ++i) {
       for (std::size_t p = 0; p < script.scores.size(); ++p) {
         script.scores[p] = static_cast<float>((p * 31 + static_cast<std::size_t>(i) * 17) % 97);
@@ -145,17 +138,18 @@ struct Host {
 };
 
 template <class Storage, class Block>
-long allocations_of(const std::function<Selection(const PrunePoint&)>& policy, const AttentionScore& score,
-                    bool by_reserve) {
+long allocations_of(const AnyPolicy& policy, const AttentionScore& score, bool by_reserve) {
   using TheHost = Host<Storage, Block>;
   TheHost host;
   const typename TheHost::Pruner pruner(policy, score);
-  typename TheHost::Sequence a(layers, AuxCache(Storage(3)));
-  typename TheHost::Sequence b(layers, AuxCache(Storage(3)));
+  typename TheHost::Sequence a(layers, 3);
+  typename TheHost::Sequence b(layers, 3);
   if (by_reserve) {
-    host.step.reserve(
-        host.context,
-        {.sequences = 2, .tokens = 2 * (prompt + steps), .rows = 2 * (prompt + steps), .layers = layers, .width = 3});
+    host.step.reserve(host.context, {.sequences = 2,
+                                     .tokens = 2 * (prompt + steps),
+                                     .rows = 2 * (prompt + steps),
+                                     .layers = layers,
+                                     .hidden_size = 3});
     a.reserve(host.context, prompt + steps);
     b.reserve(host.context, prompt + steps);
     (void)host.context.scratch(4 * (prompt + steps + 16));
@@ -176,14 +170,13 @@ long allocations_of(const std::function<Selection(const PrunePoint&)>& policy, c
 template <class Storage>
 void allocates_nothing() {
   const Schedule schedule{{1, 0.5}, {2, 0.5}};
-  using Policy = std::function<Selection(const PrunePoint&)>;
-  const std::vector<Policy> policies{KeepRatio(schedule),
-                                     PaperPolicy(),
-                                     KeepTopP(schedule),
-                                     StaticPruning(schedule),
-                                     RandomDrop(schedule, 3),
-                                     PrefillOnly<KeepRatio>{KeepRatio(schedule)},
-                                     ProtectFirst<ProtectLast<KeepRatio>>{{KeepRatio(schedule), 4}, 2}};
+  const std::vector<AnyPolicy> policies{KeepRatio(schedule),
+                                        PaperPolicy(),
+                                        KeepTopP(schedule),
+                                        StaticPruning(schedule),
+                                        ReviveAtMost<KeepRatio>{KeepRatio(schedule), 3},
+                                        PrefillOnly<KeepRatio>{KeepRatio(schedule)},
+                                        ProtectFirst<ProtectLast<KeepRatio>>{{KeepRatio(schedule), 4}, 2}};
   for (std::size_t i = 0; i < policies.size(); ++i) {
     CAPTURE(i);
     for (const bool by_reserve : {false, true}) {
@@ -221,3 +214,104 @@ TEST_CASE("allocations: none in a step after a similar run or reserve, dense sto
 TEST_CASE("allocations: none in a step after a similar run or reserve, pooled storage") {
   allocates_nothing<cpu::PooledStorage<float>>();
 }
+
+TEST_CASE("allocations: none in chunks of a prompt; a prompt that waits at a deeper layer keeps its list of keys") {
+  using TheHost = Host<cpu::DenseStorage<float>, ScriptedAttention>;
+  const TheHost::Pruner pruner{KeepRatio(Schedule{{1, 0.8}, {2, 0.8}})};
+  const auto count = [&](Index max_rows) {
+    TheHost host;
+    TheHost::Sequence sequence(layers, 3);
+    long counted = 0;
+    for (int round = 0; round < 2; ++round) {  // the second one finds all memory there
+      sequence.clear();
+      TheHost::Entry entry{.sequence = &sequence, .pruner = &pruner, .max_rows = max_rows};
+      const long before = allocations;
+      for (Index given = 0; given < prompt || sequence.unfinished(); given += entry.new_tokens) {
+        entry.new_tokens = std::min<Index>(16, prompt - given);
+        entry.more = given + entry.new_tokens < prompt;
+        host.run(std::span<const TheHost::Entry>(&entry, 1));
+      }
+      counted = allocations - before;
+    }
+    CHECK(host.script.rows_right);
+    CHECK(host.pruned > 0);
+    return counted;
+  };
+  CHECK(count(TheHost::Entry::unlimited) == 0);
+  const long counted = count(20);  // two stages wait
+  CHECK(counted > 0);
+  CHECK(counted < 40);
+}
+
+#ifndef LAZYLLM_TEST_SANITIZED
+namespace {
+
+/// Lets each allocation of a step fail in turn. Each time the sequences must be what they were, and a second try must
+/// do what a step without failures does. Returns the failures.
+template <class Storage>
+int fail_allocations(const AttentionScore& score, std::size_t step) {
+  using TheHost = Host<Storage, ScriptedAttention>;
+  using Entry = typename TheHost::Entry;
+  const typename TheHost::Pruner pruner(KeepRatio(Schedule{{1, 0.6}, {2, 0.7}, {3, 0.8}}), score);
+  struct Fixture {
+    TheHost host;
+    typename TheHost::Sequence a{layers, 3}, b{layers, 3};
+    std::array<Entry, 2> entries{};
+
+    Fixture(const typename TheHost::Pruner& which, std::size_t before) {
+      for (std::size_t p = 0; p < host.script.scores.size(); ++p) {
+        host.script.scores[p] = static_cast<float>(p * 31 % 97);
+      }
+      for (std::size_t i = 0; i <= before; ++i) {
+        static constexpr std::array<Index, 4> of_a{20, 1, 6, 1}, of_b{9, 9, 0, 4};
+        entries[0] = {.sequence = &a, .pruner = &which, .new_tokens = of_a[i]};
+        entries[1] = {.sequence = &b,
+                      .pruner = &which,
+                      .new_tokens = of_b[i],
+                      .more = i == 0,
+                      .max_rows = i == 1 ? 5 : Entry::unlimited};
+        if (i < before) host.run(entries);
+      }
+    }
+  };
+  Fixture clean(pruner, step);
+  clean.host.run(clean.entries);
+  for (int failures = 0;; ++failures) {
+    CAPTURE(failures);
+    Fixture test(pruner, step);
+    const auto a = state_of(test.a), b = state_of(test.b);
+    bool threw = false;
+    failing = allocations + failures;
+    try {
+      test.host.run(test.entries);
+    } catch (const std::bad_alloc&) {
+      threw = true;
+    }
+    const bool reached = allocations > failing;
+    failing = -1;
+    if (!reached) return failures;
+    CHECK(threw);
+    CHECK_FALSE(test.host.step.running());
+    CHECK(state_of(test.a) == a);
+    CHECK(state_of(test.b) == b);
+    test.host.run(test.entries);
+    CHECK(test.host.script.rows_right);
+    CHECK(state_of(test.a) == state_of(clean.a));
+    CHECK(state_of(test.b) == state_of(clean.b));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("allocations: each that fails leaves the sequences as they were, and nothing is lost") {
+  for (const AttentionScore& score : {AttentionScore{.pooling = 3}, AttentionScore{.over_layers = true}}) {
+    int failures = 0;
+    for (std::size_t step = 0; step < 4; ++step) {
+      CAPTURE(step);
+      failures += fail_allocations<cpu::DenseStorage<float>>(score, step);
+      failures += fail_allocations<cpu::PooledStorage<float>>(score, step);
+    }
+    CHECK(failures > 100);
+  }
+}
+#endif

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "layer/scripted_engine.hpp"
+#include "support/scripted_engine.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
@@ -25,7 +25,7 @@ TEST_CASE("layer: prefill prunes step by step and leaves the pruned rows' feed-f
   Engine engine(4);
   Engine::Sequence sequence = engine.sequence();
   const Engine::Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}}));
-  const RowsView<float> last = engine.run({{&sequence, &pruner, 10}});
+  const RowsView<float> last = engine.run({{&sequence, &pruner, 10}}).rows;
   const StepStats& stats = engine.step.stats();
   CHECK(counts(stats, &LayerStats::active) == Counts{10, 5, 3, 3});
   CHECK(counts(stats, &LayerStats::computed) == Counts{10, 5, 3, 3});
@@ -100,7 +100,7 @@ TEST_CASE("layer: the policy is asked after each layer but the last, with the fa
   std::vector<PrunePoint> points;
   const Engine::Pruner pruner([&points](const PrunePoint& point) {
     points.push_back(point);
-    return Selection{.kind = Selection::Kind::top_k, .count = point.active_tokens - 1};
+    return Selection{.kind = Selection::Kind::top_k, .k = point.active_tokens - 1};
   });
   engine.run({{&sequence, &pruner, 8}});
   engine.run({{&sequence, &pruner, 2}});
@@ -110,7 +110,7 @@ TEST_CASE("layer: the policy is asked after each layer but the last, with the fa
     const bool second = i >= 3;
     CHECK(points[i].layers_run == layer + 1);
     CHECK(points[i].layers == 4);
-    CHECK(points[i].active == (second ? 10 : 8) - layer);
+    CHECK(points[i].active_tokens == (second ? 10 : 8) - layer);
     CHECK(points[i].tokens == (second ? 10 : 8));
     CHECK(points[i].new_tokens == (second ? 2 : 8));
     CHECK(points[i].steps == (second ? 1 : 0));
@@ -123,24 +123,25 @@ TEST_CASE("layer: a batch gives each sequence its own selection and its own last
   Engine::Sequence b = engine.sequence();
   const Engine::Pruner prunes(KeepRatio(Schedule{{1, 0.25}}));
   const Engine::Pruner keeps{KeepAll()};
-  const RowsView<float> last = engine.run({{&a, &prunes, 8}, {&b, &keeps, 5}});
+  const StepOutput<float> last = engine.run({{&a, &prunes, 8}, {&b, &keeps, 5}});
   CHECK(counts(engine.step.stats(), &LayerStats::active) == Counts{13, 7, 7});
   CHECK(a.aux().parked_rows() == 6);
   CHECK(b.aux().parked_rows() == 0);
-  CHECK(last.rows == 2);
-  CHECK(last.row(0)[2] == 107);
-  CHECK(last.row(1)[2] == 104);
+  CHECK(last.rows.rows == 2);
+  CHECK(std::vector<Index>(last.indptr.begin(), last.indptr.end()) == Counts{0, 1, 2});
+  CHECK(last.of(0).row(0)[2] == 107);
+  CHECK(last.of(1).row(0)[2] == 104);
   engine.run({{&b, &keeps, 1}, {&a, &keeps, 1}});
   CHECK(engine.step.stats().revived() == 6);
   CHECK(engine.script->rows_right);
 }
 
-TEST_CASE("layer: a step can be used again for a model of another width") {
+TEST_CASE("layer: a step can be used again for a model of another hidden size") {
   Engine engine(2);
   Engine::Sequence narrow = engine.sequence();
   const Engine::Pruner pruner(KeepRatio(Schedule{{1, 0.5}}));
   engine.run({{&narrow, &pruner, 8}});
-  Engine::Sequence wide(2, AuxCache(cpu::DenseStorage<float>(7)));
+  Engine::Sequence wide(2, 7);
   const std::vector<Engine::Entry> entries{{&wide, &pruner, 4}};
   CHECK(engine.step.begin(engine.context, entries).width == 7);
   engine.step.abort();

@@ -2,9 +2,10 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "layer/scripted_engine.hpp"
+#include "support/scripted_engine.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
@@ -24,11 +25,12 @@ struct Fixture {
   Fixture() { engine.run({{&a, &pruner, 6}, {&b, &pruner, 4}}); }
 
   /// Tries to begin a step, checks that nothing has changed, and returns the message.
+  template <class Error = invalid_argument>
   std::string refused(const Entries& entries) {
     std::string message = "nothing was thrown";
     try {
       engine.step.begin(engine.context, entries);
-    } catch (const invalid_argument& error) {
+    } catch (const Error& error) {
       message = error.what();
     }
     check_unchanged();
@@ -62,16 +64,21 @@ TEST_CASE("step: begin refuses bad entries and changes nothing") {
   CHECK(test.refused({{&test.a, &test.pruner, -3}}).find("entry 0 has -3 new tokens") != std::string::npos);
   CHECK(test.refused({{&test.a, &test.pruner, std::numeric_limits<Position>::max()}})
             .find("out of range 1 to 2147483641") != std::string::npos);
-  CHECK(test.refused({good, {&test.b, &test.pruner, 1}, good}) ==
-        "lazyllm: Step::begin: entry 2 names a sequence that is in a running step");
-  CHECK(test.refused({good, good}) == "lazyllm: Step::begin: entry 1 names a sequence that is in a running step");
-  Engine::Sequence deeper(4, AuxCache(cpu::DenseStorage<float>(3)));
+  CHECK(test.refused<logic_error>({good, {&test.b, &test.pruner, 1}, good}) ==
+        "lazyllm: Sequence::begin called while the sequence is in a running step");
+  CHECK(test.refused<logic_error>({good, good}) ==
+        "lazyllm: Sequence::begin called while the sequence is in a running step");
+  Engine::Sequence deeper(4, 3);
   CHECK(test.refused({good, {&deeper, &test.pruner, 1}}) ==
-        "lazyllm: Step::begin: entry 1 has 4 layers of width 3, entry 0 has 3 of width 3");
-  Engine::Sequence wider(3, AuxCache(cpu::DenseStorage<float>(5)));
+        "lazyllm: Step::begin: entry 1 has 4 layers of hidden size 3, entry 0 has 3 of hidden size 3");
+  Engine::Sequence wider(3, 5);
   CHECK(test.refused({good, {&wider, &test.pruner, 1}}) ==
-        "lazyllm: Step::begin: entry 1 has 3 layers of width 5, entry 0 has 3 of width 3");
+        "lazyllm: Step::begin: entry 1 has 3 layers of hidden size 5, entry 0 has 3 of hidden size 3");
   CHECK(deeper.length() + wider.length() == 0);
+  Engine::Sequence from = test.engine.sequence();
+  const Engine::Sequence moved = std::move(from);
+  CHECK(test.refused<logic_error>({good, {&from, &test.pruner, 1}}) ==
+        "lazyllm: Step::begin: entry 1 has a sequence that was moved");
 
   test.engine.run({{&test.a, &test.pruner, 1}, {&test.b, &test.pruner, 1}});
   CHECK(test.engine.script->rows_right);
@@ -84,15 +91,15 @@ TEST_CASE("step: a sequence of another running step is refused and stays in that
   Engine::Step other;
   for (const Entries& entries : {Entries{{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}},
                                  Entries{{&test.a, &test.pruner, 1}, {&test.b, &test.pruner, 1}}}) {
-    CHECK_THROWS_AS(other.begin(test.engine.context, entries), invalid_argument);
+    CHECK_THROWS_AS(other.begin(test.engine.context, entries), logic_error);
     CHECK_FALSE(other.running());
     CHECK(test.a.length() == 8);
-    CHECK_THROWS_AS(test.a.truncate(0), invalid_argument);
+    CHECK_THROWS_AS(test.a.truncate(0), logic_error);
     CHECK(test.b.length() == 4);
     CHECK_NOTHROW(test.b.truncate(4));
   }
   for (auto& layer : test.engine.layers) layer.forward(test.engine.context, test.engine.step);
-  CHECK(test.engine.step.end().rows == 1);
+  CHECK(test.engine.step.end().rows.rows == 1);
   CHECK(test.a.length() == 8);
   CHECK(test.engine.script->rows_right);
 }
@@ -103,23 +110,23 @@ TEST_CASE("step: a running step cannot begin again, and goes on") {
   test.engine.begin(entries);
   const Entries others{{&test.b, &test.pruner, 1}};
   CHECK_THROWS_WITH_AS(test.engine.step.begin(test.engine.context, others),
-                       "lazyllm: Step::begin: a step is running; end or abort it first", invalid_argument);
+                       "lazyllm: Step::begin: a step is running; end or abort it first", logic_error);
   CHECK(test.engine.step.running());
   CHECK(test.a.length() == 7);
   CHECK(test.b.length() == 4);
   for (auto& layer : test.engine.layers) layer.forward(test.engine.context, test.engine.step);
-  CHECK(test.engine.step.end().row(0)[2] == 106);
+  CHECK(test.engine.step.end().of(0).row(0)[2] == 106);
   CHECK(test.engine.script->rows_right);
 }
 
 TEST_CASE("step: end needs all layers, and can be called again after them") {
   Fixture test;
-  CHECK_THROWS_WITH_AS(test.engine.step.end(), "lazyllm: Step::end: 0 layers have run, all 3 must", invalid_argument);
+  CHECK_THROWS_WITH_AS(test.engine.step.end(), "lazyllm: Step::end: 0 layers have run, all 3 must", logic_error);
   const Entries entries{{&test.a, &test.pruner, 1}};
   test.engine.begin(entries);
   for (Index layer = 0; layer < 3; ++layer) {
     const std::string message = "lazyllm: Step::end: " + std::to_string(layer) + " layers have run, all 3 must";
-    CHECK_THROWS_WITH_AS(test.engine.step.end(), message.c_str(), invalid_argument);
+    CHECK_THROWS_WITH_AS(test.engine.step.end(), message.c_str(), logic_error);
     CHECK(test.engine.step.running());
     test.engine.layers[static_cast<std::size_t>(layer)].forward(test.engine.context, test.engine.step);
   }
@@ -131,47 +138,29 @@ TEST_CASE("step: a layer too many, or a layer without a step, is refused") {
   Fixture test;
   auto& layer = test.engine.layers[0];
   CHECK_THROWS_WITH_AS(layer.forward(test.engine.context, test.engine.step),
-                       "lazyllm: Step: no layer is left to run: no step is running", invalid_argument);
+                       "lazyllm: Step: no layer is left to run: no step is running", logic_error);
+  CHECK_THROWS_WITH_AS(test.engine.step.segment(), "lazyllm: Step: no layer is left to run: no step is running",
+                       logic_error);
   Engine::Step fresh;
-  CHECK_THROWS_AS(layer.forward(test.engine.context, fresh), invalid_argument);
+  CHECK_THROWS_AS(layer.forward(test.engine.context, fresh), logic_error);
   test.check_unchanged();
 
   const Entries entries{{&test.a, &test.pruner, 1}};
   test.engine.begin(entries);
   for (auto& each : test.engine.layers) each.forward(test.engine.context, test.engine.step);
   CHECK_THROWS_WITH_AS(layer.forward(test.engine.context, test.engine.step),
-                       "lazyllm: Step: no layer is left to run: all 3 have", invalid_argument);
+                       "lazyllm: Step: no layer is left to run: all 3 have", logic_error);
   CHECK_FALSE(test.engine.step.running());
 }
 
 TEST_CASE("step: a policy's errors are known before anything runs") {
   Fixture test;
   const Engine::Pruner beyond(KeepRatio(Schedule{{3, 0.5}}));
-  const Entries entries{{&test.b, &test.pruner, 1}, {&test.a, &beyond, 1}};
+  const Entries entries{{&test.b, &beyond, 1}, {&test.a, &beyond, 1}};
   CHECK_THROWS_WITH_AS(test.engine.begin(entries),
                        "lazyllm: schedule: layer 3 is out of range 1 to 2 of a model with 3 layers", invalid_argument);
   CHECK_FALSE(test.engine.step.running());
   test.check_unchanged();
-}
-
-TEST_CASE("step: a score that is not finite is named by position, sequence and layer") {
-  Fixture test;
-  const Engine::Pruner late(KeepRatio(Schedule{{2, 0.5}}));
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    test.engine.script->scores[5] = bad;  // sequence 0 is too short to have it
-    CHECK_THROWS_WITH_AS(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}),
-                         "lazyllm: the score of position 5 of sequence 1 after 1 layers is not a finite number",
-                         invalid_argument);
-    test.check_unchanged();
-    Engine::Sequence fresh = test.engine.sequence();
-    CHECK_THROWS_WITH_AS(test.engine.run({{&fresh, &late, 8}}),
-                         "lazyllm: the score of position 5 of sequence 0 after 2 layers is not a finite number",
-                         invalid_argument);
-    CHECK(fresh.length() == 0);
-    CHECK(fresh.aux().parked_rows() == 0);
-  }
-  test.engine.script->scores[5] = 0;
-  CHECK_NOTHROW(test.engine.run({{&test.b, &test.pruner, 1}, {&test.a, &test.pruner, 1}}));
 }
 
 TEST_CASE("step: one that is destroyed while it runs lets its sequences go") {
@@ -179,7 +168,7 @@ TEST_CASE("step: one that is destroyed while it runs lets its sequences go") {
   {
     Step<Engine::Sequence, Engine::Pruner> step;
     step.begin(test.engine.context, test.a, test.pruner, 3);
-    CHECK_THROWS_AS(test.a.clear(), invalid_argument);
+    CHECK_THROWS_AS(test.a.clear(), logic_error);
   }
   test.check_unchanged();
 }
@@ -187,8 +176,9 @@ TEST_CASE("step: one that is destroyed while it runs lets its sequences go") {
 TEST_CASE("step: the plan says before attention whether scores will be asked for") {
   Fixture test;
   const Engine::Pruner late(KeepRatio(Schedule{{2, 0.5}}));
-  const Engine::Pruner summed(KeepAll(), AttentionScore{.over_layers = true});
-  const Engine::Pruner random(RandomDrop(Schedule{{1, 0.5}}, 1));
+  const Engine::Pruner summed(KeepRatio(Schedule{{2, 0.5}}), AttentionScore{.over_layers = true});
+  const Engine::Pruner in_vain(KeepAll(), AttentionScore{.over_layers = true});
+  const Engine::Pruner fixed(StaticPruning(Schedule{{1, 0.5}}));
   const auto wanted = [&](const Engine::Pruner& pruner) {
     std::vector<bool> result;
     Engine::Sequence fresh = test.engine.sequence();
@@ -202,11 +192,40 @@ TEST_CASE("step: the plan says before attention whether scores will be asked for
   };
   CHECK(wanted(late) == std::vector<bool>{false, true, false});
   CHECK(wanted(summed) == std::vector<bool>{true, true, false});
-  CHECK(wanted(random) == std::vector<bool>{false, false, false});
+  CHECK(wanted(in_vain) == std::vector<bool>{false, false, false});
+  CHECK(wanted(fixed) == std::vector<bool>{true, false, false});
 }
 
 TEST_CASE("step: abort without a step does nothing") {
   Fixture test;
   test.engine.step.abort();
   test.check_unchanged();
+}
+
+TEST_CASE("step: options out of range are refused with entry, value and range") {
+  Fixture test;
+  Engine::Entry entry{.sequence = &test.a, .pruner = &test.pruner, .new_tokens = 4};
+  const auto with = [&](Index new_tokens, bool more, Index outputs, Index max_rows) {
+    entry.new_tokens = new_tokens;
+    entry.more = more;
+    entry.outputs = outputs;
+    entry.max_rows = max_rows;
+    return test.refused({{&test.b, &test.pruner, 1}, entry});
+  };
+  const Index unlimited = Engine::Entry::unlimited;
+  const std::string where = "lazyllm: Step::begin: entry 1 has ";
+  CHECK(with(4, false, -1, unlimited) == where + "-1 outputs, out of range 0 to 4");
+  CHECK(with(4, false, 5, unlimited) == where + "5 outputs, out of range 0 to 4");
+  CHECK(with(0, false, 1, unlimited) == where + "0 new tokens, out of range 1 to 2147483641");
+  CHECK(with(0, true, 1, unlimited) == where + "0 new tokens, out of range 1 to 2147483641");
+  const std::string tail = ": the tokens that score or come back run together";
+  CHECK(with(4, false, 1, 0) == where + "max_rows 0, out of range, at least 1" + tail);
+  CHECK(with(4, false, 1, -7) == where + "max_rows -7, out of range, at least 1" + tail);
+  CHECK(with(4, false, 3, 2) == where + "max_rows 2, out of range, at least 3" + tail);
+  const Engine::Pruner window(KeepAll(), AttentionScore{.last_queries = 3});
+  entry.pruner = &window;
+  CHECK(with(4, false, 1, 2) == where + "max_rows 2, out of range, at least 3" + tail);
+  CHECK(with(2, false, 1, 1) == where + "max_rows 1, out of range, at least 2" + tail);
+  entry.max_rows = 2;
+  CHECK_NOTHROW(test.engine.run({entry}));
 }

@@ -4,24 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "lazyllm/aux_cache/aux_cache.hpp"
-#include "lazyllm/aux_cache/storage.hpp"
-#include "lazyllm/engine/concepts.hpp"
-#include "lazyllm/engine/layer_plan.hpp"
-#include "lazyllm/engine/rows.hpp"
-#include "lazyllm/aux_cache/sequence.hpp"
-#include "lazyllm/layer/step_stats.hpp"
-#include "lazyllm/score/attention_score.hpp"
-#include "lazyllm/engine/queries.hpp"
-#include "lazyllm/engine/contiguous_keys.hpp"
-#include "lazyllm/engine/paged_keys.hpp"
-#include "lazyllm/layer/lazy_decoder_layer.hpp"
-#include "lazyllm/layer/step.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/policy/schedule.hpp"
-#include "lazyllm/policy/wrappers.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
-#include "lazyllm/version.hpp"
+#include "lazyllm/core.hpp"
 
 using namespace lazyllm;
 

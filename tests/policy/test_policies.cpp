@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include <functional>
+#include <vector>
 
 #include "lazyllm/policy/policies.hpp"
 
@@ -12,7 +12,7 @@ namespace {
 const Schedule schedule{{2, 0.5}, {4, 0.25}};
 
 PrunePoint after(Index layers_run, Index steps = 0) {
-  return {.layers_run = layers_run, .layers = 8, .active = 100, .tokens = 120, .new_tokens = 1, .steps = steps};
+  return {.layers_run = layers_run, .layers = 8, .active_tokens = 100, .tokens = 120, .new_tokens = 1, .steps = steps};
 }
 
 }  // namespace
@@ -22,11 +22,10 @@ TEST_CASE("KeepAll keeps all") { CHECK(KeepAll()(after(1)).kind == Kind::all); }
 TEST_CASE("KeepRatio counts at its layers and keeps all elsewhere") {
   const KeepRatio policy(schedule);
   CHECK(policy(after(1)).kind == Kind::all);
-  CHECK(policy(after(2)).kind == Kind::count);
-  CHECK(policy(after(2)).count == 50);
+  CHECK(policy(after(2)).kind == Kind::top_k);
+  CHECK(policy(after(2)).k == 50);
   CHECK(policy(after(3)).kind == Kind::all);
-  CHECK(policy(after(4)).count == 25);
-  CHECK_FALSE(policy(after(4)).random_seed);
+  CHECK(policy(after(4)).k == 25);
   CHECK(policy(after(4)).protect_first == 0);
   CHECK(policy(after(4)).protect_last == 1);
 }
@@ -37,17 +36,17 @@ TEST_CASE("a policy refuses a model that its schedule does not fit") {
   CHECK_THROWS_AS(KeepRatio{schedule}(point), invalid_argument);
   CHECK_THROWS_AS(KeepTopP{schedule}(point), invalid_argument);
   CHECK_THROWS_AS(StaticPruning{schedule}(point), invalid_argument);
-  CHECK_THROWS_AS((RandomDrop{schedule, 1}(point)), invalid_argument);
 }
 
 TEST_CASE("PaperPolicy follows the depth of the model") {
   const auto pruning_layers = [](Index layers) {
     std::vector<Index> result;
     for (Index layer = 1; layer < layers; ++layer) {
-      const Selection selection = PaperPolicy()({.layers_run = layer, .layers = layers, .active = 100, .tokens = 100});
+      const Selection selection =
+          PaperPolicy()({.layers_run = layer, .layers = layers, .active_tokens = 100, .tokens = 100});
       if (selection.kind == Kind::all) continue;
-      CHECK(selection.kind == Kind::count);
-      CHECK(selection.count == 70);
+      CHECK(selection.kind == Kind::top_k);
+      CHECK(selection.k == 70);
       result.push_back(layer);
     }
     return result;
@@ -72,41 +71,42 @@ TEST_CASE("PaperPolicy follows the depth of the model") {
 TEST_CASE("KeepTopP asks for a share of the scores") {
   const KeepTopP policy(schedule);
   CHECK(policy(after(1)).kind == Kind::all);
-  CHECK(policy(after(2)).kind == Kind::mass);
-  CHECK(policy(after(2)).mass == 0.5);
-  CHECK(policy(after(4)).mass == 0.25);
+  CHECK(policy(after(2)).kind == Kind::top_p);
+  CHECK(policy(after(2)).p == 0.5);
+  CHECK(policy(after(4)).p == 0.25);
 }
 
 TEST_CASE("StaticPruning prunes in the first step and never revives") {
   const StaticPruning policy(schedule);
   CHECK(policy(after(1)).kind == Kind::all);
-  CHECK(policy(after(2)).kind == Kind::count);
-  CHECK(policy(after(2)).count == 50);
-  for (const Index layer : {1, 2, 3, 4, 7}) CHECK(policy(after(layer, 1)).kind == Kind::unparked);
+  CHECK(policy(after(2)).kind == Kind::top_k);
+  CHECK(policy(after(2)).k == 50);
+  for (const Index layer : {1, 2, 3, 4, 7}) CHECK(policy(after(layer, 1)).kind == Kind::not_pruned_before);
 }
 
-TEST_CASE("RandomDrop keeps as many as KeepRatio, by its seed") {
-  const RandomDrop policy(schedule, 42);
-  CHECK(policy(after(1)).kind == Kind::all);
-  CHECK(policy(after(2)).kind == Kind::count);
-  CHECK(policy(after(2)).count == 50);
-  CHECK(policy(after(2)).random_seed == 42);
+TEST_CASE("a selection ranks where scores choose") {
+  CHECK_FALSE(Selection{.kind = Kind::all}.ranks());
+  CHECK(Selection{.kind = Kind::top_k}.ranks());
+  CHECK(Selection{.kind = Kind::top_p}.ranks());
+  CHECK_FALSE(Selection{.kind = Kind::not_pruned_before}.ranks());
 }
 
 TEST_CASE("lambdas and std::function are policies") {
-  const auto lambda = [](const PrunePoint& point) { return Selection{.kind = Kind::count, .count = point.active_tokens - 1}; };
+  const auto lambda = [](const PrunePoint& point) {
+    return Selection{.kind = Kind::top_k, .k = point.active_tokens - 1};
+  };
   static_assert(SelectionPolicy<decltype(lambda)>);
   static_assert(SelectionPolicy<Selection (*)(const PrunePoint&)>);
-  static_assert(SelectionPolicy<std::function<Selection(const PrunePoint&)>>);
-  std::function<Selection(const PrunePoint&)> chosen = lambda;
-  CHECK(chosen(after(1)).count == 99);
+  static_assert(SelectionPolicy<AnyPolicy>);
+  AnyPolicy chosen = lambda;
+  CHECK(chosen(after(1)).k == 99);
   chosen = KeepTopP(schedule);
-  CHECK(chosen(after(2)).mass == 0.5);
+  CHECK(chosen(after(2)).p == 0.5);
 
   struct NotCallable {};
   const auto wrong_result = [](const PrunePoint&) { return 3; };
   const auto wrong_argument = [](const char*) { return Selection{}; };
-  const auto changes_itself = [count = 0](const PrunePoint&) mutable { return Selection{.count = ++count}; };
+  const auto changes_itself = [count = 0](const PrunePoint&) mutable { return Selection{.k = ++count}; };
   static_assert(!SelectionPolicy<NotCallable>);
   static_assert(!SelectionPolicy<decltype(wrong_result)>);
   static_assert(!SelectionPolicy<decltype(wrong_argument)>);

@@ -53,12 +53,13 @@ class Random {
 
   AnyPolicy policy(Index layers) {
     AnyPolicy policy;
-    switch (between(0, 5)) {
-      case 0: policy = KeepAll(); break;
-      case 1: policy = PaperPolicy(); break;
-      case 2: policy = KeepTopP(schedule(layers)); break;
-      case 3: policy = StaticPruning(schedule(layers)); break;
-      default: policy = KeepRatio(schedule(layers));
+    if (chance(0.15)) {
+      policy = KeepAll();
+    } else if (chance(0.15)) {
+      policy = PaperPolicy();
+    } else {
+      const NamedPolicy& named = named_policies[detail::to_size(between(0, std::ssize(named_policies) - 1))];
+      policy = named.make(schedule(layers));
     }
     if (chance(0.2)) policy = ProtectFirst<AnyPolicy>{policy, between(0, 6)};
     if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};

@@ -4,32 +4,35 @@
 
 namespace lazyllm::test {
 
-/// A short run of two sequences in which something fails, once: the step is aborted, both sequences go back to tokens
-/// that they still have whole, and give the logits of the naive reference when they are fed again from there. Returns
-/// whether anything failed.
+/// A short run of two sequences in which something fails, once: the step is aborted, both sequences are what they were
+/// before, and give the logits of the naive reference when they are fed again. The first prompt comes in chunks.
+/// Returns whether anything failed.
 template <class Storage>
 bool survives_a_failure(const std::function<void()>& arm, const std::function<void()>& disarm) {
   using Member = Request<CudaMemory, Storage>;
   const TinyModel model({.layers = 4, .heads = 2, .kv_heads = 1, .head_dim = 4}, 3);
-  const AnyPolicy policy = KeepRatio(Schedule{{1, 0.6}, {2, 0.5}});
+  const AnyPolicy ratio = KeepRatio(Schedule{{1, 0.6}, {2, 0.5}});
   const std::vector<std::vector<Index>> turns{{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}, {9}, {7, 30, 2}, {4}};
   Engine<CudaMemory, Storage, DeviceAttention<float>, DeviceFeedForward<float>> engine(model, 1);
   std::list<Member> members;
-  for (const AttentionScore& score :
-       {AttentionScore{}, AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3}}) {
+  const auto add = [&](const AnyPolicy& policy, const AttentionScore& score) {
     members.push_back({typename Member::Sequence(4, AuxCache(Storage(model.shape().width()))),
                        TinyCache<float>(model.shape(), 40), NaiveLazy<float, CudaMemory>(model), Pruner(policy, score),
                        policy});
-  }
+  };
+  add(ratio, {});
+  add(ReviveAtMost<AnyPolicy>{ratio, 1}, {.last_queries = 2, .over_layers = true, .pooling = 3});
   const std::vector<Member*> batch{&members.front(), &members.back()};
-  std::vector<Index> fed;
   bool failed = false;
   arm();
   for (std::size_t turn = 0; turn < turns.size() && !failed; ++turn) {
-    const std::size_t before = fed.size();
-    fed.insert(fed.end(), turns[turn].begin(), turns[turn].end());
+    const std::vector<std::vector<Index>> tokens{turns[turn], turns[turn]};
+    const std::vector<Cut> cuts(2, turn == 0 ? Cut{.chunk = 7} : Cut{});
+    const Index length = members.front().sequence.length();
+    std::vector<TinyCache<float>> caches;
+    for (const Member* member : batch) caches.push_back(member->cache);
     try {
-      engine.run(batch, {turns[turn], turns[turn]});
+      engine.run(batch, tokens, cuts);
       continue;
     } catch (const cuda_error&) {
       failed = true;
@@ -39,22 +42,23 @@ bool survives_a_failure(const std::function<void()>& arm, const std::function<vo
     CHECK(cudaGetLastError() == cudaSuccess);
     // Where the step had ended and it was reading its rows that failed, it counts.
     const bool ended = members.front().sequence.steps() > static_cast<Index>(turn);
-    std::vector<std::vector<Index>> again;
-    for (Member* member : batch) {
-      for (std::size_t done = 0; done < turn + (ended ? 1 : 0); ++done) {
-        member->naive.step(turns[done], member->policy, member->pruner.score());
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      Member& member = *batch[s];
+      if (!ended) {
+        if (turn == 0) member.sequence.clear();  // a chunk may have gone well
+        CHECK(member.sequence.length() == length);
+        member.tokens.resize(static_cast<std::size_t>(length));
+        member.cache = caches[s];
       }
-      const Index length = member->sequence.length();
-      CHECK(length <= static_cast<Index>(ended ? fed.size() : before));
-      member->cache.truncate(length);
-      member->naive.truncate(length);
-      check_invariant(*member);
-      again.emplace_back(fed.begin() + length, fed.end());
+      for (std::size_t done = 0; done < turn + (ended ? 1 : 0); ++done) {
+        member.naive.step(turns[done], member.policy, member.pruner.score());
+      }
+      check_invariant(member);
     }
     if (ended) break;
-    const auto results = engine.run(batch, again);
+    const auto results = engine.run(batch, tokens, cuts);
     for (std::size_t s = 0; s < batch.size(); ++s) {
-      const auto expected = batch[s]->naive.step(again[s], policy, batch[s]->pruner.score());
+      const auto expected = batch[s]->naive.step(turns[turn], batch[s]->policy, batch[s]->pruner.score());
       CHECK(results[s].active == expected.active);
       CHECK(results[s].logits == expected.logits);
       check_invariant(*batch[s]);
@@ -102,6 +106,13 @@ TEST_CASE("cuda: every call that fails is a cuda_error, and leaves sequences tha
   CHECK(failures > 10);
 }
 
+/// Numbers in [0, 1) without order.
+inline float scattered(std::uint64_t seed, Position position) {
+  std::uint64_t bits = (seed * 1000003 + static_cast<std::uint64_t>(position) + 1) * 0x9e3779b97f4a7c15U;
+  bits = (bits ^ bits >> 29) * 0xbf58476d1ce4e5b9U;
+  return static_cast<float>(bits >> 40) * 0x1p-24F;
+}
+
 /// A host without arithmetic that computes its own scores.
 struct ScoringBlock {
   Index layer;
@@ -109,10 +120,10 @@ struct ScoringBlock {
   const float* numbers;
 
   void attend(cuda::Context&, const LayerPlan&, RowsView<float>) {}
-  void last_token_scores(cuda::Context& context, const LayerPlan& plan, Index s, std::span<float> scores) {
+  void token_scores(cuda::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
     std::vector<float> values;
-    for (const Position p : plan.sequence(s).keys) {
-      values.push_back(lazyllm::detail::random_score(*seed + static_cast<std::uint64_t>(layer + 100 * s), p));
+    for (const Position p : plan.sequence(window.sequence).keys) {
+      values.push_back(scattered(*seed + static_cast<std::uint64_t>(layer + 100 * window.sequence), p));
     }
     CudaMemory::write(context, values, scores.data());
   }
@@ -129,7 +140,7 @@ struct ScoredBlock {
   QueryRows<float> queries(const LayerPlan&) const {
     return {numbers + static_cast<Index>(*seed % 100) * 32, 32, 8, 4, 8, 1};
   }
-  ContiguousKeys<float> keys(const LayerPlan&, Index s) const { return {numbers + 100 * s + layer * 16, 16, 8, 2}; }
+  ContiguousKeys<float> key_view(const LayerPlan&, Index s) const { return {numbers + 100 * s + layer * 16, 16, 8, 2}; }
 };
 
 /// Steps of several sequences on a context, with hidden rows that say where they come from.
@@ -155,7 +166,8 @@ struct IdleEngine {
   void begin(Index tokens) {
     ++seed;
     std::vector<typename Batch::Entry> entries;
-    for (Sequence& sequence : sequences) entries.push_back({&sequence, &pruner, tokens});
+    for (Sequence& sequence : sequences)
+      entries.push_back({.sequence = &sequence, .pruner = &pruner, .new_tokens = tokens});
     const RowsView<float> hidden = step.begin(context, entries);
     std::vector<float> values(static_cast<std::size_t>(hidden.rows * hidden.width));
     std::iota(values.begin(), values.end(), static_cast<float>(1000 * seed));
@@ -189,9 +201,9 @@ struct IdleEngine {
 
 const Schedule two_points{{1, 0.5}, {3, 0.5}};
 
-/// With `most_launches` in a step, whatever the number of sequences.
+/// With `max_launches` in a step, whatever the number of sequences.
 template <class Block>
-void allocates_nothing_and_launches_little(const AttentionScore& score, int most_launches) {
+void allocates_nothing_and_launches_little(const AttentionScore& score, int max_launches) {
   for (const AnyPolicy& policy : {AnyPolicy(KeepRatio(two_points)), AnyPolicy(KeepTopP(two_points))}) {
     for (const Index sequences : {1, 8}) {
       CAPTURE(sequences);
@@ -205,7 +217,7 @@ void allocates_nothing_and_launches_little(const AttentionScore& score, int most
       CHECK(after.allocations == before.allocations);
       CHECK(after.copies_to_host == before.copies_to_host + 2 * 7);
       CHECK(after.waits == before.waits + 2 * 7);
-      CHECK(after.launches - before.launches <= 7 * most_launches);
+      CHECK(after.launches - before.launches <= 7 * max_launches);
       CHECK(cuda_emulation::idle(nullptr));  // nothing has gone to the default stream
     }
   }
@@ -219,14 +231,14 @@ TEST_CASE("cuda: steps like earlier ones allocate nothing, and wait, copy back a
   allocates_nothing_and_launches_little<ScoringBlock>(plain, pruning);
   allocates_nothing_and_launches_little<ScoredBlock>(plain, pruning + 2 * 2);
   allocates_nothing_and_launches_little<ScoredBlock>(window, pruning + 2 * 2);
-  // Scores and sums in four layers; pools and moves sums where it prunes.
-  allocates_nothing_and_launches_little<ScoredBlock>(summed, pruning + 4 * 3 + 2 * 2);
+  // Scores in four layers, and adds them up in the last three; pools and moves sums where it prunes.
+  allocates_nothing_and_launches_little<ScoredBlock>(summed, pruning + 4 * 2 + 3 + 2 * 2);
 }
 
 /// The library keeps nothing outside its objects: two contexts on two streams, whose work runs whenever each of them is
 /// waited for, do what they do alone.
 TEST_CASE("cuda: two contexts on two streams, layer by layer in turn") {
-  const auto rows_of = [](auto& engine) { return CudaMemory::read(engine.context, engine.step.end()); };
+  const auto rows_of = [](auto& engine) { return CudaMemory::read(engine.context, engine.step.end().rows); };
   auto first_context = OwnStreamMemory::make_context();
   auto second_context = OwnStreamMemory::make_context();
   auto lone_context = OwnStreamMemory::make_context();

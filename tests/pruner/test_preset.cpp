@@ -38,9 +38,9 @@ TEST_CASE("preset: from a schedule file to a pruner") {
   const std::string path = folder.write("schedules.json", R"({"presets": {"1%": {"schedule": "dense"}, "5%": {
       "schedule": "6:0.5", "score": "mean:8", "protect_last": 16}}})");
   const auto pruner = pruner_of(path, "5%");
-  const Selection selection =
-      pruner.selection({.layers_run = 6, .layers = 12, .active = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
-  CHECK(selection.count == 50);
+  const Selection selection = pruner.selection(
+      {.layers_run = 6, .layers = 12, .active_tokens = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
+  CHECK(selection.k == 50);
   CHECK(selection.protect_last == 16);
   CHECK(pruner.score().last_queries == 8);
 }
@@ -48,7 +48,7 @@ TEST_CASE("preset: from a schedule file to a pruner") {
 TEST_CASE("preset: what a file says") {
   const Json file = Json::parse(R"({"presets": {"5%": {
       "schedule": "6:0.5,9:0.25", "score": "max:8+layers+pool:5", "protect_first": 4, "protect_last": 16,
-      "measured": {"loss": 0.04}}}})");
+      "max_revived": 32, "measured": {"loss": 0.04}}}})");
   const auto preset = file["presets"]["5%"].get<Preset>();
   REQUIRE(preset.schedule.points().size() == 2);
   CHECK(preset.schedule.points()[1].layers_run == 9);
@@ -59,6 +59,7 @@ TEST_CASE("preset: what a file says") {
   CHECK(preset.score.pooling == 5);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 16);
+  CHECK(preset.max_revived == 32);
 }
 
 TEST_CASE("preset: what a file leaves out is the paper's") {
@@ -68,6 +69,7 @@ TEST_CASE("preset: what a file leaves out is the paper's") {
   CHECK(preset.score.pooling == 1);
   CHECK(preset.protect_first == 0);
   CHECK(preset.protect_last == 1);
+  CHECK(preset.max_revived == Selection::unlimited);
   CHECK(Json::parse(R"({"schedule": "dense"})").get<Preset>().schedule.points().empty());
 }
 
@@ -77,7 +79,8 @@ TEST_CASE("preset: written and read again it is the same") {
       {R"({"schedule":"dense","score":"last","protect_first":0,"protect_last":1})",
        R"({"schedule":"1:1","score":"last+layers","protect_first":0,"protect_last":2147483647})",
        R"({"schedule":"6:0.1,7:0.30000000000000004,9:1e-09","score":"mean:8+pool:5","protect_first":3,"protect_last":2})",
-       R"({"schedule":"6:0.2","score":"max:2+layers+pool:3","protect_first":4,"protect_last":8})"}) {
+       R"({"schedule":"6:0.2","score":"max:2+layers+pool:3","protect_first":4,"protect_last":8})",
+       R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"max_revived":0})"}) {
     const Json json = Json::parse(text);
     CHECK(Json(json.get<Preset>()) == json);
     CHECK(nlohmann::ordered_json(json.get<Preset>()).dump() == text);
@@ -85,17 +88,22 @@ TEST_CASE("preset: written and read again it is the same") {
 }
 
 TEST_CASE("preset: the pruner does what it says") {
-  const TokenPruner<AnyPolicy> pruner =
-      make_pruner({.schedule = {{3, 0.5}}, .score = {.last_queries = 4}, .protect_first = 2, .protect_last = 7});
+  const TokenPruner<AnyPolicy> pruner = make_pruner(
+      {.schedule = {{3, 0.5}}, .score = {.last_queries = 4}, .protect_first = 2, .protect_last = 7, .max_revived = 5});
   CHECK(pruner.score().last_queries == 4);
   const auto select = [&](Index layers_run, Index layers = 10) {
-    return pruner.selection(
-        {.layers_run = layers_run, .layers = layers, .active = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
+    return pruner.selection({.layers_run = layers_run,
+                             .layers = layers,
+                             .active_tokens = 100,
+                             .tokens = 100,
+                             .new_tokens = 100,
+                             .steps = 0});
   };
   CHECK(select(3).kind == Selection::Kind::top_k);
-  CHECK(select(3).count == 50);
+  CHECK(select(3).k == 50);
   CHECK(select(3).protect_first == 2);
   CHECK(select(3).protect_last == 7);
+  CHECK(select(3).max_revived == 5);
   CHECK(select(2).kind == Selection::Kind::all);
   CHECK_THROWS_WITH_AS(select(1, 3), doctest::Contains("layer 3 is out of range 1 to 2"), invalid_argument);
 }
@@ -104,8 +112,8 @@ TEST_CASE("preset: anything else is refused by the member's name, its value and 
   CHECK(read_error("[]") == "lazyllm: preset: [] is not an object");
   CHECK(read_error("{}") == "lazyllm: preset: the member schedule is missing");
   CHECK(read_error(R"({"schedule": "6:0.5", "protekt_first": 4})") ==
-        "lazyllm: preset: protekt_first is not a member; there are schedule, score, protect_first, protect_last and "
-        "measured");
+        "lazyllm: preset: protekt_first is not a member; there are schedule, score, protect_first, protect_last, "
+        "max_revived and measured");
   CHECK(read_error(R"({"schedule": [6, 0.5]})") == "lazyllm: preset: schedule [6,0.5] is not a text");
   CHECK(read_error(R"({"schedule": null})") == "lazyllm: preset: schedule null is not a text");
   CHECK(read_error(R"({"schedule": ""})").find("is not LAYER:KEEP") != std::string::npos);
@@ -119,15 +127,7 @@ TEST_CASE("preset: anything else is refused by the member's name, its value and 
   }
   CHECK(read_error(R"({"schedule": "6:0.5", "protect_last": 0})") ==
         "lazyllm: preset: protect_last 0 is out of range: a whole number from 1 to 2147483647");
+  CHECK(read_error(R"({"schedule": "6:0.5", "max_revived": -1})") ==
+        "lazyllm: preset: max_revived -1 is out of range: a whole number from 0 to 2147483647");
   CHECK(read_error(R"({"schedule": [")" + std::string(1000, 'x') + R"("]})").size() < 200);
-}
-
-TEST_CASE("schedules and scores: the text reads back to the same") {
-  CHECK(Schedule().text() == "dense");
-  for (const char* text : {"dense", "9:0.7", "1:1,2:0.3333333333333333", "3:1e-300"}) {
-    CHECK(parse_schedule(text).text() == text);
-  }
-  for (const char* text : {"last", "mean:8", "max:2+pool:3", "last+layers+pool:5"}) {
-    CHECK(parse_score(text).text() == text);
-  }
 }

@@ -65,18 +65,18 @@ CASES = [
     ("layers", "gqa4_8_layers", "3:0.5,6:0.5", "last+layers", 0, 0, PLAIN),
     ("mean_pool_layers", "qwen2_5_layers", "1:0.8,2:0.6,4:0.5", "mean:6+pool:3+layers", 0, 0, PLAIN),
     ("max_pool_protected", "llama3_4_layers", "1:0.6,2:0.6,3:0.6", "max:3+pool:7", 2, 3, PLAIN),
-    ("mass", "mha_4_layers", "mass@1:0.8,3:0.7", "last", 0, 0, PLAIN),
-    ("mass_protected", "gqa4_8_layers", "mass@2:0.7,5:0.8", "last", 4, 2, PLAIN),
-    ("mass_max_pool_layers", "gqa2_6_layers", "mass@2:0.8,4:0.6", "max:3+pool:3+layers", 0, 0, PLAIN),
+    ("mass", "mha_4_layers", "top-p@1:0.8,3:0.7", "last", 0, 0, PLAIN),
+    ("mass_protected", "gqa4_8_layers", "top-p@2:0.7,5:0.8", "last", 4, 2, PLAIN),
+    ("mass_max_pool_layers", "gqa2_6_layers", "top-p@2:0.8,4:0.6", "max:3+pool:3+layers", 0, 0, PLAIN),
     ("reviving_1", "mha_4_layers", "1:0.5,2:0.5,3:0.5", "last", 0, 0, [([80], 40)]),
     ("reviving_2", "gqa2_6_layers", "1:0.6,2:0.6,3:0.6,4:0.6", "last", 2, 0, [([80], 40)]),
     ("reviving_3", "qwen2_5_layers", "1:0.5,2:0.5,3:0.5,4:0.5", "mean:3", 0, 2, [([80], 40)]),
-    ("reviving_4", "llama3_4_layers", "mass@1:0.6,2:0.6,3:0.6", "last", 0, 0, [([80], 40)]),
+    ("reviving_4", "llama3_4_layers", "top-p@1:0.6,2:0.6,3:0.6", "last", 0, 0, [([80], 40)]),
     ("chunks", "gqa2_6_layers", "2:0.5,4:0.5", "last", 0, 0, [([20, 7, 13], 24)]),
     ("chunks_mean", "mha_4_layers", "1:0.6,2:0.5", "mean:5", 1, 0, [([16, 3, 17], 24)]),
     ("second_turn", "gqa4_8_layers", "2:0.6,4:0.5,6:0.5", "last", 0, 0, [([30], 12), ([11], 16)]),
     ("second_turn_mean", "llama3_4_layers", "1:0.5,2:0.6", "mean:4+pool:3", 2, 0, [([26], 12), ([9, 4], 16)]),
-    ("three_turns_mass", "qwen2_5_layers", "mass@1:0.8,3:0.6", "mean:2", 2, 2, [([25], 10), ([8], 10), ([1], 10)]),
+    ("three_turns_mass", "qwen2_5_layers", "top-p@1:0.8,3:0.6", "mean:2", 2, 2, [([25], 10), ([8], 10), ([1], 10)]),
 ]
 # Decode steps that must revive something. Some cases have nothing to revive, and mild schedules run out of parked tokens.
 REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0}

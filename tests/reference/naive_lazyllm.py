@@ -103,17 +103,17 @@ def rope_frequencies(config, head_dim):
 
 
 def parse_schedule(text, layers):
-    """'dense' | 'paper' | 'LAYER:KEEP,...' | 'mass@LAYER:P,...' -> (by mass?, {layers that have run: fraction})."""
+    """'dense' | 'paper' | 'LAYER:KEEP,...' | 'top-p@LAYER:P,...' -> (by share?, {layers that have run: fraction})."""
     if text == "dense":
         return False, {}
     if text == "paper":
         points = [3 * k * layers // 10 for k in (1, 2, 3)]
         return False, {point: 0.7 for point in points if point >= 1}
-    by_mass = text.startswith("mass@")
-    pairs = [pair.split(":") for pair in text.removeprefix("mass@").split(",")]
+    by_share = text.startswith("top-p@")
+    pairs = [pair.split(":") for pair in text.removeprefix("top-p@").split(",")]
     points = {int(layer): float(fraction) for layer, fraction in pairs}
     assert len(points) == len(pairs) and all(1 <= layer < layers for layer in points)
-    return by_mass, points
+    return by_share, points
 
 
 @dataclass
@@ -161,7 +161,7 @@ class LazyLLM:
 
     def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0):
         self.model = model
-        self.by_mass, self.points = parse_schedule(schedule, model.layers)
+        self.by_share, self.points = parse_schedule(schedule, model.layers)
         self.scoring = Scoring.parse(score)
         self.protect_first, self.protect_last = protect_first, protect_last
         self.length = 0
@@ -233,14 +233,14 @@ class LazyLLM:
         last = active[-1]
         kept = [p for p in active if p == last or p < self.protect_first or p >= self.length - self.protect_last]
         candidates = sorted((p for p in active if p not in kept), key=lambda p: (-scores[p], p))
-        if self.by_mass:
-            total, mass = sum(scores.values()), sum(scores[p] for p in kept)
-            enough = fraction * total - 1e-9
-            while candidates and mass < enough:
-                record.margin = min(record.margin, (enough - mass) / total)
+        if self.by_share:
+            total, held = sum(scores.values()), sum(scores[p] for p in kept)
+            enough = (fraction - 1e-9) * total
+            while candidates and held < enough:
+                record.margin = min(record.margin, (enough - held) / total)
                 kept.append(candidates.pop(0))
-                mass += scores[kept[-1]]
-            record.margin = min(record.margin, (mass - enough) / total)
+                held += scores[kept[-1]]
+            record.margin = min(record.margin, (held - enough) / total)
         else:
             count = max(1, math.ceil(fraction * len(active) - 1e-9))
             taken = max(0, count - len(kept))

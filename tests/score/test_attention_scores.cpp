@@ -19,7 +19,7 @@ template <class T, class Keys>
 std::vector<float> scores_of(cpu::Context& context, const AttentionProblem<T>& problem, const QueryRows<T>& queries,
                              const Keys& keys) {
   std::vector<float> result(problem.active.size(), Problem::poison());
-  attention_scores(context, queries, problem.first_row, problem.limits, keys, problem.active, Reduce::mean, result);
+  score_one(context, queries, problem.first_row, problem.limits, keys, problem.active, Reduce::mean, result);
   return result;
 }
 

@@ -1,17 +1,16 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
-#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
-#include "support/cpu_memory.hpp"
-#include "support/tiny_model.hpp"
+#include "support/tiny_engine.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
@@ -22,81 +21,49 @@ constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 /// The scores of the only sequence of a plan.
 template <class Block>
-void write_scores(const AttentionScore& score, cpu::Context& context, Block& block, const LayerPlan& plan,
-                  Index new_tokens, std::span<float> scores) {
-  ScoreRequest<AttentionScore> request{&score, 0, new_tokens, scores};
-  AttentionScore::write(context, block, plan, std::span(&request, 1));
+void fill(const AttentionScore& score, cpu::Context& context, Block& block, const LayerPlan& plan, Index new_tokens,
+          std::span<float> scores) {
+  const ScoreRequest<AttentionScore> request{&score, lazyllm::detail::score_window(score, plan, 0, new_tokens), scores};
+  AttentionScore::score(context, block, plan, std::span(&request, 1));
+}
+
+/// A block of one sequence with keys and queries of zeros, and with heads and strides that a test sets.
+struct FreeBlock {
+  std::vector<float> zeros = std::vector<float>(4096);
+  QueryRows<float> query_rows{zeros.data(), 64, 8, 8, 8, 1};
+  ContiguousKeys<float> contiguous{zeros.data(), 64, 8, 4};
+
+  void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
+  QueryRows<float> queries(const LayerPlan&) const { return query_rows; }
+  ContiguousKeys<float> key_view(const LayerPlan&, Index) const { return contiguous; }
+};
+
+struct FreePagedBlock {
+  std::vector<std::int32_t> table = std::vector<std::int32_t>(8);
+  FreeBlock block = {};
+  PagedKeys<float> pages{block.zeros.data(), table.data(), 4, 256, 64, 8, 4};
+
+  void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
+  QueryRows<float> queries(const LayerPlan&) const { return block.query_rows; }
+  PagedKeys<float> key_view(const LayerPlan&, Index) const { return pages; }
+};
+
+/// What the scoring of three tokens throws.
+template <class Block>
+std::string refused(Block& block) {
+  cpu::Context context;
+  PlanBuilder builder;
+  builder.start(0, 3);
+  std::vector<float> scores(3);
+  try {
+    fill({}, context, block, builder.layer(0, 2), 3, scores);
+  } catch (const invalid_argument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
 }
 
 }  // namespace
-
-TEST_CASE("pooling: the highest score in the window, which is cut off at both ends") {
-  cpu::Context context;
-  std::mt19937 random(1);
-  for (const Index count : {1, 2, 5, 40}) {
-    for (const Index width : {1, 3, 5, 9, 101}) {
-      CAPTURE(count);
-      CAPTURE(width);
-      std::vector<float> scores(static_cast<std::size_t>(count));
-      for (float& score : scores) score = static_cast<float>(random() % 1000);
-      std::vector<float> expected(scores);
-      for (Index i = 0; i < count; ++i) {
-        for (Index j = 0; j < count; ++j) {
-          if (2 * std::abs(i - j) >= width) continue;
-          float& highest = expected[static_cast<std::size_t>(i)];
-          highest = std::max(highest, scores[static_cast<std::size_t>(j)]);
-        }
-      }
-      cpu::detail::pool_scores(context, width, scores);
-      CHECK(scores == expected);
-    }
-  }
-}
-
-TEST_CASE("pooling: a NaN stays where it is") {
-  cpu::Context context;
-  for (std::size_t place = 0; place < 5; ++place) {
-    std::vector<float> scores{5, 4, 3, 2, 1};
-    scores[place] = not_a_number;
-    cpu::detail::pool_scores(context, 3, scores);
-    CHECK(std::isnan(scores[place]));
-  }
-}
-
-TEST_CASE("accumulate: the first call sets the sums, later ones add to them; both lists hold the sums") {
-  cpu::Context context;
-  std::vector<float> sums{not_a_number, not_a_number};
-  std::vector<float> scores{1, 2};
-  accumulate_scores(context, scores, sums, true);
-  CHECK(sums == std::vector<float>{1, 2});
-  CHECK(scores == std::vector<float>{1, 2});
-  scores = {10, 20};
-  accumulate_scores(context, scores, sums, false);
-  CHECK(sums == std::vector<float>{11, 22});
-  CHECK(scores == std::vector<float>{11, 22});
-  scores = {not_a_number, 1};
-  accumulate_scores(context, scores, sums, false);
-  CHECK(std::isnan(scores[0]));
-  CHECK(scores[1] == 23);
-}
-
-TEST_CASE("random scores: in [0, 1), different for each position and seed, spread evenly") {
-  std::set<float> seen;
-  double sum = 0;
-  bool in_range = true;
-  for (const std::uint64_t seed : {0ULL, 1ULL, 77ULL}) {
-    for (Position p = 0; p < 1000; ++p) {
-      const float score = lazyllm::detail::random_score(seed, p);
-      in_range &= score >= 0 && score < 1;
-      seen.insert(score);
-      sum += score;
-    }
-  }
-  CHECK(in_range);
-  CHECK(seen.size() > 2990);
-  CHECK(sum / 3000 == doctest::Approx(0.5).epsilon(0.05));
-  CHECK(lazyllm::detail::random_score(7, 3) == lazyllm::detail::random_score(7, 3));
-}
 
 TEST_CASE("score options out of range are refused by name") {
   CHECK_THROWS_WITH_AS(AttentionScore{.last_queries = 0}.check(),
@@ -114,12 +81,12 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   const TinyBatch<float> batch{&cache};
   const std::vector<Position> keys{0, 2, 3, 5, 6, 8, 9};
   const std::vector<Position> rows{5, 6, 8, 9};
-  PlanBuilder buffers;
-  buffers.clear();
-  for (const Position row : rows) buffers.append_row(row);
-  for (const Position key : keys) buffers.append_key(key);
-  buffers.finish_sequence(10);
-  const LayerPlan plan = buffers.layer(0, 2);
+  PlanBuilder builder;
+  builder.clear();
+  for (const Position row : rows) builder.append_row(row);
+  for (const Position key : keys) builder.append_key(key);
+  builder.finish_sequence(10, 1);
+  const LayerPlan plan = builder.layer(0, 2);
 
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -150,7 +117,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
     for (Index window = 1; window <= 12; ++window) {
       CAPTURE(window);
       std::vector<float> scores(keys.size(), not_a_number);
-      write_scores({.last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
+      fill({.last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         float expected = 0;
         float taken = 0;
@@ -166,97 +133,86 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   }
 }
 
-TEST_CASE("AttentionScore: a block's own scores are taken as they are, and cannot be had for a window") {
-  const TinyModel model({.layers = 2}, 2);
-  TinyCache<float> cache(model.shape(), 6);
-  const TinyBatch<float> batch{&cache};
-  PlanBuilder buffers;
-  buffers.start(std::vector<PlanBuilder::Extent>{{0, 6}});
-  const LayerPlan plan = buffers.layer(0, 2);
-  cpu::Context context;
-  std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
-  PlainlyScored<float, CpuMemory<>> block(&model, 0, &batch);
-  block.attend(context, plan, RowsView<float>(hidden.data(), 6, model.shape().width()));
-  std::vector<float> expected(6), scores(6);
-  block.last_token_scores(context, plan, 0, expected);
-  write_scores({}, context, block, plan, 6, scores);
-  CHECK(scores == expected);
-  CHECK_THROWS_WITH_AS(
-      write_scores({.last_queries = 3}, context, block, plan, 6, scores),
-      "lazyllm: AttentionScore: last_queries 3 is out of range: 1 for an attention block that computes "
-      "its own scores",
-      invalid_argument);
+TEST_CASE("AttentionScore: query heads that are no multiple of key heads are refused with both numbers") {
+  FreeBlock block;
+  CHECK(refused(block) == "nothing was thrown");
+  const auto with = [&](Index heads, Index kv_heads) {
+    block.query_rows.heads = heads;
+    block.contiguous.kv_heads = kv_heads;
+    return refused(block);
+  };
+  const std::string rule = " key heads: both must be at least 1, the first a multiple of the second";
+  CHECK(with(6, 4) == "lazyllm: attention scores: 6 query heads on 4" + rule);
+  CHECK(with(4, 8) == "lazyllm: attention scores: 4 query heads on 8" + rule);
+  CHECK(with(8, 0) == "lazyllm: attention scores: 8 query heads on 0" + rule);
+  CHECK(with(0, 4) == "lazyllm: attention scores: 0 query heads on 4" + rule);
+  CHECK(with(8, -2) == "lazyllm: attention scores: 8 query heads on -2" + rule);
+  CHECK(with(-8, 2) == "lazyllm: attention scores: -8 query heads on 2" + rule);
+  CHECK(with(8, 8) == "nothing was thrown");
 }
 
-namespace {
+TEST_CASE("AttentionScore: sizes and strides that cannot be are refused by name") {
+  const auto with = [](const std::function<void(FreeBlock&)>& change) {
+    FreeBlock block;
+    change(block);
+    return refused(block);
+  };
+  const std::string where = "lazyllm: attention scores: ";
+  CHECK(with([](FreeBlock& b) { b.query_rows.head_dim = 0; }) == where + "head_dim 0 is out of range, at least 1");
+  CHECK(with([](FreeBlock& b) { b.query_rows.row_stride = -64; }) ==
+        where + "row_stride of the queries -64 is out of range, at least 0");
+  CHECK(with([](FreeBlock& b) { b.query_rows.head_stride = -1; }) ==
+        where + "head_stride of the queries -1 is out of range, at least 0");
+  CHECK(with([](FreeBlock& b) { b.contiguous.position_stride = -64; }) ==
+        where + "position_stride of K -64 is out of range, at least 0");
+  CHECK(with([](FreeBlock& b) { b.contiguous.head_stride = -8; }) ==
+        where + "head_stride of K -8 is out of range, at least 0");
+  const auto paged = [](const std::function<void(PagedKeys<float>&)>& change) {
+    FreePagedBlock block;
+    change(block.pages);
+    return refused(block);
+  };
+  CHECK(paged([](PagedKeys<float>&) {}) == "nothing was thrown");
+  CHECK(paged([](PagedKeys<float>& k) { k.page_stride = -1; }) ==
+        where + "page_stride of K -1 is out of range, at least 0");
+  CHECK(paged([](PagedKeys<float>& k) { k.page_size = 0; }) == where + "page_size 0 of K is out of range, at least 1");
+  CHECK(paged([](PagedKeys<float>& k) { k.kv_heads = 3; }).find("8 query heads on 3") != std::string::npos);
+}
 
-/// An engine's own score that goes on from the library's, as where heads are spread over ranks.
-struct OfTwoRanks : AttentionScore {
-  template <class Context, class Block>
-  static void write(Context& context, Block& block, const LayerPlan& plan,
-                    std::span<ScoreRequest<OfTwoRanks>> requests) {
-    AttentionScore::write(context, block, plan, requests);
-    for (const auto& request : requests) {
-      for (float& score : request.scores) score *= 2;
+TEST_CASE("AttentionScore: an engine that scores windows itself gets what the library's scoring gives") {
+  std::mt19937 random(6);
+  const Schedule schedule{{1, 0.7}, {2, 0.6}, {4, 0.5}};
+  for (const Index last_queries : {1, 3, 8}) {
+    for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
+      for (const bool over_layers : {false, true}) {
+        for (const Index pooling : {1, 5}) {
+          for (const AnyPolicy& policy : {AnyPolicy(KeepRatio(schedule)), AnyPolicy(KeepTopP(schedule))}) {
+            const AttentionScore score{last_queries, reduce, over_layers, pooling};
+            TinyEngine<LibraryScores> library;
+            TinyEngine<EngineScores> engine;
+            Index windows = 0;
+            engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+              CHECK(scores.size() == plan.sequence(window.sequence).keys.size());
+              CHECK(window.rows >= 1);
+              CHECK(window.rows <= last_queries);
+              CHECK(window.reduce == reduce);
+              windows += window.rows > 1;
+            };
+            auto a = library.request();
+            auto b = engine.request();
+            const TokenPruner pruner(policy, score);
+            for (const std::size_t count : {20U, 1U, 7U, 1U}) {
+              std::vector<Index> tokens(count);
+              for (Index& token : tokens) token = static_cast<Index>(random() % 31);
+              const auto expected = library.run({{&a, &pruner, tokens}});
+              const auto found = engine.run({{&b, &pruner, tokens}});
+              CHECK(found.front().active == expected.front().active);
+              CHECK(found.front().logits == expected.front().logits);
+            }
+            CHECK((windows > 0) == (last_queries > 1));
+          }
+        }
+      }
     }
   }
-};
-static_assert(TokenScore<OfTwoRanks>);
-
-}  // namespace
-
-TEST_CASE("AttentionScore: a score that derives from it goes on from its scores") {
-  const TinyModel model({.layers = 2}, 2);
-  TinyCache<float> cache(model.shape(), 6);
-  const TinyBatch<float> batch{&cache};
-  PlanBuilder buffers;
-  buffers.start(0, 6);
-  const LayerPlan plan = buffers.layer(0, 2);
-  cpu::Context context;
-  std::vector<float> hidden(static_cast<std::size_t>(6 * model.shape().width()), 0.5F);
-  TinyAttention<float> block{&model, 0, &batch};
-  block.attend(context, plan, RowsView<float>(hidden.data(), 6, model.shape().width()));
-  std::vector<float> expected(6), scores(6);
-  write_scores({.last_queries = 3}, context, block, plan, 6, expected);
-  const OfTwoRanks options{{.last_queries = 3}};
-  ScoreRequest<OfTwoRanks> request{&options, 0, 6, scores};
-  OfTwoRanks::write(context, block, plan, std::span(&request, 1));
-  for (float& score : expected) score *= 2;
-  CHECK(scores == expected);
-}
-
-TEST_CASE("AttentionScore: reads what is written") {
-  const auto equal = [](const AttentionScore& a, const AttentionScore& b) {
-    return a.last_queries == b.last_queries && a.reduce == b.reduce && a.over_layers == b.over_layers &&
-           a.pooling == b.pooling;
-  };
-  using enum Reduce;
-  CHECK(equal(parse_score("last"), {}));
-  CHECK(equal(parse_score("mean:8"), {.last_queries = 8}));
-  CHECK(equal(parse_score("max:3+pool:5"), {.last_queries = 3, .reduce = max, .pooling = 5}));
-  CHECK(equal(parse_score("last+layers"), {.over_layers = true}));
-  CHECK(equal(parse_score("mean:2+pool:7+layers"), {.last_queries = 2, .over_layers = true, .pooling = 7}));
-}
-
-TEST_CASE("AttentionScore: text that is none is refused with the part at fault") {
-  for (const auto& bad : std::vector<std::pair<std::string, std::string>>{{"", ""},
-                                                                          {"first", "first"},
-                                                                          {"mean", "mean"},
-                                                                          {"mean:", "mean:"},
-                                                                          {"mean:x", "mean:x"},
-                                                                          {"max:3x", "max:3x"},
-                                                                          {"pool:3", "pool:3"},
-                                                                          {"last+pool:", "pool:"},
-                                                                          {"last+", ""},
-                                                                          {"last+max:3", "max:3"}}) {
-    const std::string text = bad.first;
-    const std::string part = bad.second;
-    CAPTURE(text);
-    const std::string message =
-        "lazyllm: score '" + text + "': '" + part +
-        "' is not understood; a score is last, mean:N or max:N, then any of +layers and +pool:W";
-    CHECK_THROWS_WITH_AS(parse_score(text), message.c_str(), invalid_argument);
-  }
-  CHECK_THROWS_AS(parse_score("mean:0"), invalid_argument);
-  CHECK_THROWS_AS(parse_score("last+pool:4"), invalid_argument);
 }

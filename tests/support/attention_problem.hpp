@@ -10,6 +10,7 @@
 #include "lazyllm/engine/contiguous_keys.hpp"
 #include "lazyllm/engine/paged_keys.hpp"
 #include "lazyllm/engine/queries.hpp"
+#include "support/one_sequence.hpp"
 #include "support/plain_scores.hpp"
 
 namespace lazyllm::test {
@@ -53,7 +54,7 @@ struct AttentionProblem {
     auto result = Memory::upload(context, std::vector<float>(active.size(), AttentionProblem<float>::poison()));
     if (page_size == 0) {
       auto memory = Memory::upload(context, keys);
-      attention_scores(context, rows, first_row, limits, key_view(memory.span().data()), active, reduce, result.span());
+      score_one(context, rows, first_row, limits, key_view(memory.span().data()), active, reduce, result.span());
       return result.download();
     }
     const Index pages = (active.back() + page_size) / page_size;
@@ -70,7 +71,7 @@ struct AttentionProblem {
     auto device_table = Memory::upload(context, table);
     const PagedKeys<T> view{
         memory.span().data(), device_table.span().data(), page_size, page_stride, key_width(), head_dim, kv_heads};
-    attention_scores(context, rows, first_row, limits, view, active, reduce, result.span());
+    score_one(context, rows, first_row, limits, view, active, reduce, result.span());
     return result.download();
   }
 

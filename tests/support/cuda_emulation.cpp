@@ -1,16 +1,23 @@
 #include "support/cuda_emulation.hpp"
 
+#include <sanitizer/asan_interface.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
+
 #ifdef LAZYLLM_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 #endif
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
+#include <new>
 #include <random>
-#include <set>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -18,11 +25,109 @@
 namespace lazyllm::test::cuda_emulation {
 namespace {
 
+/// Memory in a range of addresses of its own. Its pages are protected while no `Access` lives.
+class Arena {
+ public:
+  Arena() {
+    void* const range = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) throw std::bad_alloc();
+    first_ = end_ = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(range) / alignment + 1) * alignment);
+  }
+
+  class Access {
+   public:
+    explicit Access(Arena& memory) : memory_(&memory) {
+      if (memory.accesses_++ == 0) memory.protect(PROT_READ | PROT_WRITE);
+    }
+    Access(const Access&) = delete;
+    Access& operator=(const Access&) = delete;
+    ~Access() {
+      if (--memory_->accesses_ == 0) memory_->protect(PROT_NONE);
+    }
+
+   private:
+    Arena* memory_;
+  };
+
+  void* allocate(std::size_t bytes) {
+    const std::size_t block_bytes = (bytes + page - 1) / page * page + page;  // a page between the blocks
+    std::byte* block = end_;
+    auto& freed = freed_[block_bytes];
+    if (freed.size() > 8) {  // memory is not used again at once, so that a late access is seen
+      block = freed.front();
+      freed.pop_front();
+    } else {
+      if (end_ + block_bytes > first_ + size) return nullptr;
+      end_ += block_bytes;
+      if (accesses_ > 0) protect(PROT_READ | PROT_WRITE);
+    }
+    const Access access(*this);
+    ASAN_UNPOISON_MEMORY_REGION(block, bytes);
+    ASAN_POISON_MEMORY_REGION(block + bytes, block_bytes - bytes);
+    std::memset(block, 0xff, bytes);  // floats of all types that are not a number
+    blocks_[block] = {bytes, block_bytes};
+    return block;
+  }
+
+  void free(void* memory) {
+    const auto block = blocks_.find(static_cast<std::byte*>(memory));
+    if (block == blocks_.end()) throw std::logic_error("memory is freed that is not there");
+    madvise(memory, block->second.block_bytes, MADV_DONTNEED);
+    ASAN_POISON_MEMORY_REGION(memory, block->second.block_bytes);
+    freed_[block->second.block_bytes].push_back(block->first);
+    blocks_.erase(block);
+  }
+
+  bool contains(const void* memory) const { return memory >= first_ && memory < first_ + size; }
+
+  /// Whether all the bytes belong to one allocation.
+  bool holds(const void* memory, std::size_t bytes) const {
+    auto block = blocks_.upper_bound(static_cast<std::byte*>(const_cast<void*>(memory)));
+    if (block == blocks_.begin()) return false;
+    --block;
+    return static_cast<const std::byte*>(memory) + bytes <= block->first + block->second.bytes;
+  }
+
+ private:
+  static constexpr std::size_t page = 4096;
+  static constexpr std::size_t size = std::size_t{1} << 36;
+  // What is left of a pointer after its lower half has been written over still points into the range.
+  static constexpr std::size_t alignment = std::size_t{1} << 32;
+
+  struct Block {
+    std::size_t bytes;
+    std::size_t block_bytes;
+  };
+
+  void protect(int access) {
+    if (end_ > first_) mprotect(first_, static_cast<std::size_t>(end_ - first_), access);
+  }
+
+  std::byte* first_;
+  std::byte* end_;
+  int accesses_ = 0;
+  std::map<std::byte*, Block> blocks_;
+  std::map<std::size_t, std::deque<std::byte*>> freed_;  // by size
+};
+
+Arena& device_memory() {
+  static auto* const memory = new Arena();  // stays until the program ends
+  return *memory;
+}
+
+/// Pinned memory, which is never protected.
+Arena& pinned_memory() {
+  static auto* const memory = new Arena();
+  static auto* const access = new Arena::Access(*memory);
+  return *(access != nullptr ? memory : nullptr);
+}
+
 struct Stream {
   std::deque<std::function<void()>> work;
   std::size_t enqueued = 0;
 
   void run_until(std::size_t number) {
+    const Arena::Access access(device_memory());
     while (enqueued - work.size() < number) {
       const auto next = std::move(work.front());
       work.pop_front();
@@ -44,7 +149,7 @@ struct Everything {
   }
 
   std::deque<Stream> streams = std::deque<Stream>(1);  // the first is the default stream
-  std::set<const void*> pinned;
+  std::map<const void*, std::size_t> max_shared;       // of kernels that have opted in
   Counters counters;
   int failing_allocation = -1;
   int failing_call = -1;
@@ -62,16 +167,61 @@ Stream& stream_of(cudaStream_t stream) {
 
 cudaError_t failed(cudaError_t code) { return everything().last_error = code; }
 
-/// Counts a call; its result.
-cudaError_t call() { return fails() ? failed(cudaErrorUnknown) : cudaSuccess; }
+/// Counts a call, and fails if it is the one to fail.
+cudaError_t call() {
+  return everything().counters.calls++ == everything().failing_call ? failed(cudaErrorUnknown) : cudaSuccess;
+}
 
-cudaError_t allocate(void** memory, std::size_t bytes) {
+/// Counts an allocation, and fails if it is the one to fail.
+cudaError_t allocate(Arena& arena, void** memory, std::size_t bytes) {
   const cudaError_t code = call();
   if (everything().counters.allocations++ == everything().failing_allocation) return failed(cudaErrorMemoryAllocation);
   if (code != cudaSuccess) return code;
   everything().counters.allocated_bytes += bytes;
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*memory, 0xff, bytes);  // floats of all types that are not a number
+  *memory = bytes == 0 ? nullptr : arena.allocate(bytes);
+  return bytes == 0 || *memory != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+}
+
+/// Whether `bytes` bytes may be copied like that. The rows of a matrix are `stride` bytes apart.
+bool may_copy(const void* target, std::size_t target_stride, const void* source, std::size_t source_stride,
+              std::size_t row_bytes, std::size_t rows, cudaMemcpyKind kind) {
+  if (row_bytes == 0 || rows == 0) return true;
+  const bool to_device = device_memory().contains(target);
+  const bool from_device = device_memory().contains(source);
+  if (to_device && !device_memory().holds(target, (rows - 1) * target_stride + row_bytes)) return false;
+  if (from_device && !device_memory().holds(source, (rows - 1) * source_stride + row_bytes)) return false;
+  if (kind == cudaMemcpyHostToDevice) return to_device && !from_device;
+  if (kind == cudaMemcpyDeviceToHost) return !to_device && from_device;
+  return kind == cudaMemcpyDefault || (to_device && from_device);
+}
+
+/// Searches what goes from the host to the device for pointers to host memory.
+void check_upload(const void* target, const void* source, std::size_t bytes) {
+  if (!device_memory().contains(target) || device_memory().contains(source)) return;
+  std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t));
+  if (!words.empty()) std::memcpy(words.data(), source, words.size() * sizeof(std::uint64_t));
+  check_pointers(words);
+}
+
+cudaError_t copy(void* target, std::size_t target_stride, const void* source, std::size_t source_stride,
+                 std::size_t row_bytes, std::size_t rows, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (const cudaError_t code = call(); code != cudaSuccess) return code;
+  if (!may_copy(target, target_stride, source, source_stride, row_bytes, rows, kind)) {
+    return failed(cudaErrorInvalidValue);
+  }
+  if (device_memory().contains(source) && !device_memory().contains(target)) {
+    ++everything().counters.copies_to_host;
+    everything().counters.bytes_to_host += row_bytes * rows;
+  }
+  for (std::size_t row = 0; row < rows; ++row) {
+    check_upload(target, static_cast<const std::byte*>(source) + row * source_stride, row_bytes);
+  }
+  enqueue(stream, [=] {
+    for (std::size_t row = 0; row < rows && row_bytes > 0; ++row) {
+      std::memcpy(static_cast<std::byte*>(target) + row * target_stride,
+                  static_cast<const std::byte*>(source) + row * source_stride, row_bytes);
+    }
+  });
   return cudaSuccess;
 }
 
@@ -173,13 +323,65 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   ++stream_of(stream).enqueued;
 }
 
-void launched(std::uint64_t threads) {
-  if (fails()) throw cuda_error("lazyllm: kernel launch: unknown error");
+cudaError_t launched(std::uint64_t threads) {
+  if (const cudaError_t code = call(); code != cudaSuccess) return code;
   ++everything().counters.launches;
   everything().counters.threads += threads;
+  return cudaSuccess;
 }
 
-bool fails() { return everything().counters.calls++ == everything().failing_call; }
+cudaError_t kernel_launched(const void* kernel, dim3 blocks, unsigned threads, std::size_t shared) {
+  constexpr std::size_t shared_without_opt_in = 48 * 1024;
+  const auto opt_in = everything().max_shared.find(kernel);
+  const std::size_t max_shared = opt_in == everything().max_shared.end() ? shared_without_opt_in : opt_in->second;
+  if (shared > std::max(max_shared, shared_without_opt_in)) return failed(cudaErrorInvalidValue);
+  if (blocks.x == 0 || blocks.y == 0 || blocks.z != 1 || blocks.x > INT32_MAX || blocks.y > 65535 || threads == 0 ||
+      threads > 1024) {
+    return failed(cudaErrorInvalidConfiguration);
+  }
+  return launched(std::uint64_t{threads} * blocks.x * blocks.y);
+}
+
+#ifdef __clang__
+extern "C" {
+// The linker finds the first and the last byte of a section by these names.
+extern std::byte __start_cuda_emulation_shared[] __attribute__((weak));
+extern std::byte __stop_cuda_emulation_shared[] __attribute__((weak));
+}
+
+LAZYLLM_UNWATCHED __attribute__((no_sanitize("address"))) static void fill_static_shared() {
+  for (volatile std::byte* byte = __start_cuda_emulation_shared; byte != __stop_cuda_emulation_shared; ++byte) {
+    *byte = std::byte{0xff};
+  }
+}
+#else
+static void fill_static_shared() {}
+#endif
+
+void fill_shared(std::size_t shared) {
+  fill_static_shared();
+  ASAN_UNPOISON_MEMORY_REGION(shared_bytes, shared);
+  std::memset(shared_bytes, 0xff, shared);
+  ASAN_POISON_MEMORY_REGION(&shared_bytes[shared], max_shared_bytes - shared);
+}
+
+void check_pointers(std::span<const std::uint64_t> words) {
+  // Programs have their memory at such addresses, the sanitizers their own below.
+  constexpr std::uint64_t first = std::uint64_t{1} << 46;
+  constexpr std::uint64_t last = std::uint64_t{1} << 47;
+  constexpr std::uint64_t page = 4096;
+  for (const std::uint64_t word : words) {
+    if (word < first || word >= last) continue;
+    const auto* const memory = reinterpret_cast<const void*>(word);
+    if (is_on_device(memory) || is_pinned(memory)) continue;
+    unsigned char resident = 0;
+    if (mincore(reinterpret_cast<void*>(word / page * page), page, &resident) == 0) {
+      std::ostringstream message;
+      message << "the device is given a pointer to host memory: " << memory;
+      throw std::logic_error(message.str());
+    }
+  }
+}
 
 LAZYLLM_UNWATCHED void run_block(unsigned threads, const std::function<void()>& body) {
   if (threads == 0 || threads % 32 != 0) throw std::logic_error("a block is not of whole warps");
@@ -243,7 +445,18 @@ void fail_call_after(int count) { everything().failing_call = count < 0 ? -1 : e
 
 const Counters& counters() { return everything().counters; }
 
-bool is_pinned(const void* memory) { return everything().pinned.contains(memory); }
+bool is_pinned(const void* memory) { return pinned_memory().contains(memory); }
+
+bool is_on_device(const void* memory) { return device_memory().contains(memory); }
+
+bool host_can_read(const void* memory) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::bad_alloc();
+  const bool readable = write(ends[1], memory, 1) == 1;  // else it fails with EFAULT
+  close(ends[0]);
+  close(ends[1]);
+  return readable;
+}
 
 bool idle(cudaStream_t stream) { return stream_of(stream).work.empty(); }
 
@@ -257,31 +470,35 @@ void __syncthreads() { emulation::block_barrier(); }
 extern "C" {
 
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
-  return emulation::allocate(memory, bytes);
+  return emulation::allocate(emulation::device_memory(), memory, bytes);
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
-  const cudaError_t code = emulation::allocate(memory, bytes);
-  if (code == cudaSuccess) emulation::everything().pinned.insert(*memory);
-  return code;
+  return emulation::allocate(emulation::pinned_memory(), memory, bytes);
 }
 // What waits or frees does so even where it reports an error, which on a device would be that of earlier work.
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
-  emulation::enqueue(stream, [=] { std::free(memory); });
+  emulation::enqueue(stream, [=] { emulation::device_memory().free(memory); });
   return emulation::call();
 }
 cudaError_t cudaFreeHost(void* memory) {
-  emulation::everything().pinned.erase(memory);
-  std::free(memory);
+  emulation::pinned_memory().free(memory);
   return emulation::call();
 }
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  return emulation::copy(target, bytes, source, bytes, bytes, 1, kind, stream);
+}
+cudaError_t cudaMemcpy2DAsync(void* target, std::size_t target_stride, const void* source, std::size_t source_stride,
+                              std::size_t row_bytes, std::size_t rows, cudaMemcpyKind kind, cudaStream_t stream) {
+  return emulation::copy(target, target_stride, source, source_stride, row_bytes, rows, kind, stream);
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
-  if (kind == cudaMemcpyDeviceToHost) {
-    ++emulation::everything().counters.copies_to_host;
-    emulation::everything().counters.bytes_to_host += bytes;
+  const auto bytes = static_cast<std::size_t>(value);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || bytes > emulation::max_shared_bytes) {
+    return emulation::failed(cudaErrorInvalidValue);
   }
-  emulation::enqueue(stream, [=] { std::memcpy(target, source, bytes); });
+  emulation::everything().max_shared[kernel] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -315,7 +532,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaGetLastError() { return std::exchange(emulation::everything().last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t code) {
-  return code == cudaErrorMemoryAllocation ? "out of memory" : "unknown error";
+  switch (code) {
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInvalidValue: return "invalid argument";
+    default: return "unknown error";
+  }
 }
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;

@@ -17,36 +17,31 @@ inline cudaStream_t cuda_stream() {
   return stream;
 }
 
-/// What `source` on the device holds once the work on the stream has run.
-template <class T>
-std::vector<T> downloaded(cuda::Context& context, std::span<const T> source) {
-  std::vector<T> values(source.size());
-  cuda::detail::check(
-      cudaMemcpyAsync(values.data(), source.data(), source.size_bytes(), cudaMemcpyDeviceToHost, context.stream()),
-      "cudaMemcpyAsync");
-  context.synchronize();
-  return values;
-}
-
 /// A list in device memory.
 template <class T>
 class DeviceArray {
  public:
-  DeviceArray(cuda::Context& context, const std::vector<T>& values)
-      : context_(&context), memory_(context.stream(), static_cast<Index>((values.size() + 1) * sizeof(T))) {
-    span_ = {reinterpret_cast<T*>(memory_.data()), values.size()};
-    context.upload(std::span<const T>(values), span_.data());
+  DeviceArray(cuda::Context& context, const std::vector<T>& values) : context_(&context), size_(values.size()) {
+    memory_.reserve(context, static_cast<Index>(size_ + 1), 1);  // one more, so that there is memory for an empty list
+    copy_from_host(context, values.data(), rows());
   }
 
-  std::span<T> span() { return span_; }
-  const T* data() const { return span_.data(); }
+  std::span<T> span() { return {memory_.rows().data, size_}; }
+  const T* data() const { return memory_.rows().data; }
 
-  std::vector<T> download() const { return downloaded(*context_, std::span<const T>(span_)); }
+  /// The values once the work on the stream has run.
+  std::vector<T> download() const {
+    std::vector<T> values(size_);
+    copy_to_host(*context_, RowsView<const T>(rows()), values.data());
+    return values;
+  }
 
  private:
+  RowsView<T> rows() const { return memory_.rows().subrows(0, static_cast<Index>(size_)); }
+
   cuda::Context* context_;
-  cuda::DeviceMemory memory_;
-  std::span<T> span_;
+  cuda::Context::Buffer<T> memory_;
+  std::size_t size_;
 };
 
 /// The CUDA backend as tests for any backend see it.
@@ -61,13 +56,15 @@ struct CudaMemory {
   /// Copies `values` to `target`.
   template <class T>
   static void write(cuda::Context& context, const std::vector<T>& values, T* target) {
-    context.upload(std::span<const T>(values), target);
+    copy_from_host(context, values.data(), RowsView<T>(target, std::ssize(values), 1));
   }
 
-  /// The elements of `rows`, which have no gaps.
+  /// The elements of `rows` without gaps, once the work on the stream has run.
   template <class T>
   static std::vector<T> read(cuda::Context& context, RowsView<T> rows) {
-    return downloaded(context, std::span<const T>(rows.data, static_cast<std::size_t>(rows.rows * rows.width)));
+    std::vector<T> values(static_cast<std::size_t>(rows.rows * rows.width));
+    copy_to_host(context, RowsView<const T>(rows), values.data());
+    return values;
   }
 };
 

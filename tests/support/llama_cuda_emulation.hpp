@@ -2,7 +2,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <sanitizer/asan_interface.h>
 
 #include <array>
 #include <atomic>
@@ -22,15 +21,19 @@
 
 namespace lazyllm::test::cuda_emulation {
 
-inline constexpr std::size_t most_shared_bytes = 227 * 1024;  // of a block on an H100
-alignas(1024) inline std::byte shared_bytes[most_shared_bytes];
-
 struct AsyncCopy {
   std::uint32_t to;
   const void* from;
   bool wanted;
 };
 inline std::array<std::vector<AsyncCopy>, 1024> async_copies;  // by thread
+
+inline void check_copies() {
+  for (const auto& copies : async_copies) {
+    if (!copies.empty()) throw std::logic_error("a block ended before its copies");
+  }
+}
+inline const bool checks_copies = (block_ended = check_copies, true);
 
 /// Writes 16 bytes of shared memory. Not by memcpy, which the thread sanitizer would not see.
 template <class Word>
@@ -87,22 +90,12 @@ inline std::byte* shared_memory() { return emulation::shared_bytes; }
 template <class... Parameters, class... Arguments>
 void launch_shared(lazyllm::cuda::Context& context, dim3 blocks, unsigned threads, std::size_t shared,
                    void (*kernel)(Parameters...), Arguments... arguments) {
-  if (shared > emulation::most_shared_bytes) throw lazyllm::cuda_error("too much shared memory");
-  emulation::enqueue(context.stream(), [=] {
-    blockDim = dim3(threads);
-    for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
-        // What the launch did not ask for is not there.
-        ASAN_UNPOISON_MEMORY_REGION(emulation::shared_bytes, shared);
-        std::memset(emulation::shared_bytes, 0xff, shared);
-        ASAN_POISON_MEMORY_REGION(&emulation::shared_bytes[shared], emulation::most_shared_bytes - shared);
-        emulation::run_block(threads, [&] { kernel(arguments...); });
-        for (const auto& copies : emulation::async_copies) {
-          if (!copies.empty()) throw std::logic_error("a block ended before its copies");
-        }
-      }
-    }
-  });
+  lazyllm::cuda::detail::check(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shared)),
+      "cudaFuncSetAttribute");
+  lazyllm::cuda::detail::check(
+      emulation::launch_kernel(context.stream(), blocks, threads, shared, kernel, arguments...), "kernel launch");
 }
 
 template <class T>

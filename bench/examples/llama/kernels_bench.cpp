@@ -13,9 +13,10 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
-#include "examples/llama/kernels/attention.hpp"
-#include "examples/llama/kernels/linear.hpp"
-#include "examples/llama/kernels/pointwise.hpp"
+#include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/linear.hpp"
+#include "examples/llama/kernels/cpu/pointwise.hpp"
+#include "examples/llama/kernels/cpu/rotary.hpp"
 
 // The kernels at the sizes of a 134M-parameter Llama (dim 768, ffn 2048, 12 heads of 64), on two threads. `flops` are
 // floating-point operations per second; causal attention counts only the visible keys. Time is real time.
@@ -54,7 +55,8 @@ void linear(benchmark::State& state) {
   const Linear<T> layer(std::span(&tensor, 1), {}, threads, library);
   const auto x = random_values<T>(rows * in);
   std::vector<T> y(static_cast<std::size_t>(rows * out));
-  for (auto _ : state) layer.apply(RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out), threads);
+  lazyllm::cpu::Context context(threads);
+  for (auto _ : state) layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
   count_flops(state, 2.0 * static_cast<double>(rows * in * out));
 }
 
@@ -101,11 +103,11 @@ void attend(benchmark::State& state) {
   std::vector<Position> positions(static_cast<std::size_t>(tokens)), limits(static_cast<std::size_t>(rows));
   std::iota(positions.begin(), positions.end(), 0);
   std::iota(limits.begin(), limits.end(), static_cast<Position>(history + 1));
-  AttentionWorkspace workspace;
+  lazyllm::cpu::Context context(threads);
   for (auto _ : state) {
-    attention<T>({heads, kv_heads, head_dim, 0.125f}, {queries.data(), rows, dim},
+    attention<T>(context, {heads, kv_heads, head_dim, 0.125f},
                  {keys.data(), values.data(), kv_heads * head_dim, head_dim}, positions, limits,
-                 {out.data(), rows, dim}, threads, workspace);
+                 {queries.data(), rows, dim}, {out.data(), rows, dim});
   }
   const double visible = std::accumulate(limits.begin(), limits.end(), 0.0);
   count_flops(state, 4.0 * visible * static_cast<double>(dim));
@@ -117,7 +119,8 @@ void norm(benchmark::State& state) {
   const auto x = random_values<T>(rows * dim);
   const auto weight = random_values<float>(dim);
   std::vector<T> out(x.size());
-  for (auto _ : state) rms_norm<T>({x.data(), rows, dim}, weight, 1e-5f, {out.data(), rows, dim}, threads);
+  lazyllm::cpu::Context context(threads);
+  for (auto _ : state) rms_norm<T>(context, {x.data(), rows, dim}, weight, 1e-5f, {out.data(), rows, dim});
 }
 
 template <class T>
@@ -128,7 +131,8 @@ void rope(benchmark::State& state) {
   table.reserve(rows);
   std::vector<Position> positions(static_cast<std::size_t>(rows));
   std::iota(positions.begin(), positions.end(), 0);
-  for (auto _ : state) rotate<T>({x.data(), rows, 2 * dim, 3 * dim}, positions, table, threads);
+  lazyllm::cpu::Context context(threads);
+  for (auto _ : state) rotate<T>(context, positions, table.view(), {x.data(), rows, 2 * dim, 3 * dim});
 }
 
 template <class T>
@@ -136,7 +140,8 @@ void gated_unit(benchmark::State& state) {
   const Index rows = state.range(0);
   const auto x = random_values<T>(rows * 2 * ffn);
   std::vector<T> out(static_cast<std::size_t>(rows * ffn));
-  for (auto _ : state) swiglu<T>({x.data(), rows, 2 * ffn}, {out.data(), rows, ffn}, threads);
+  lazyllm::cpu::Context context(threads);
+  for (auto _ : state) swiglu<T>(context, {x.data(), rows, 2 * ffn}, {out.data(), rows, ffn});
 }
 
 void shapes(benchmark::internal::Benchmark* bench) {

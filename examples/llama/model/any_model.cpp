@@ -1,8 +1,8 @@
 #include "examples/llama/model/any_model.hpp"
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/model/adapters.hpp"
 #include "examples/llama/model/cpu.hpp"
-#include "examples/llama/model/held_model.hpp"
 #ifdef LAZYLLM_HAS_CUDA
 #include "examples/llama/model/cuda/cuda_model.hpp"
 #endif
@@ -20,8 +20,8 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
 #endif
   }
   if (device != "cpu") fail("--device ", device, " is not one of cpu and cuda");
-  if (dtype == "f32") return std::make_unique<HeldModel<float, CpuDevice>>(config, weights, threads);
-  if (dtype == "bf16") return std::make_unique<HeldModel<Eigen::bfloat16, CpuDevice>>(config, weights, threads);
+  if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, threads);
+  if (dtype == "bf16") return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, threads);
   fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
 }
 

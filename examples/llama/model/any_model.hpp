@@ -7,14 +7,21 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/library.hpp"
-#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/kv_caches.hpp"
 #include "examples/llama/model/layer_observer.hpp"
+#include "examples/llama/model/placement.hpp"
 #include "examples/llama/model/weight_source.hpp"
-#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "examples/llama/token_ids.hpp"
 
 /// \file
 /// The host for programs that do not know at compile time where a model runs and with which element type.
 namespace llama {
+
+/// How likely a model finds each token of a text.
+struct TokenLogProbabilities {
+  std::vector<float> values;  ///< `[tokens]` natural logarithm of p(token | tokens before it); the first one's is 0
+  double operations = 0;      ///< floating-point operations, the classifier's included
+};
 
 /// A `DenseDecoder` or `LazyDecoder` of any device and type; their members say more. Refers to its model.
 class AnyDecoder {
@@ -45,23 +52,24 @@ class AnyModel {
   virtual ~AnyModel() = default;
 
   virtual const ModelConfig& config() const = 0;
+
+  /// K/V of `tokens` tokens in all layers.
+  virtual Index kv_bytes(Index tokens) const = 0;
+
+  /// Runs `tokens` densely. Throws `std::invalid_argument` if there is no token, one outside the vocabulary, or more
+  /// than the model's context.
+  virtual TokenLogProbabilities log_probabilities(Tokens tokens) const = 0;
+
   /// Both throw `std::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
   /// without device memory.
-  virtual std::unique_ptr<AnyDecoder> dense(const KvRoom& room) const = 0;
+  virtual std::unique_ptr<AnyDecoder> dense(const KvCacheSize& size) const = 0;
   /// `pruners` are one for each sequence.
-  virtual std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, std::vector<Pruner> pruners) const = 0;
+  virtual std::unique_ptr<AnyDecoder> lazy(const KvCacheSize& size, std::vector<Pruner> pruners) const = 0;
 
   /// `pruner` is that of all sequences.
-  std::unique_ptr<AnyDecoder> lazy(const KvRoom& room, const Pruner& pruner) const {
-    return lazy(room, std::vector<Pruner>(static_cast<std::size_t>(room.sequences), pruner));
+  std::unique_ptr<AnyDecoder> lazy(const KvCacheSize& size, const Pruner& pruner) const {
+    return lazy(size, std::vector<Pruner>(static_cast<std::size_t>(size.sequences), pruner));
   }
-};
-
-/// Where a model runs.
-struct Placement {
-  std::string device = "cpu";  ///< or cuda
-  std::string dtype = "f32";   ///< bf16, or on a CUDA device f16
-  int threads = 1;             ///< on the CPU
 };
 
 /// Loads a model. Throws `std::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of

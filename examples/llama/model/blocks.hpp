@@ -7,22 +7,27 @@
 #include <vector>
 
 #include "examples/llama/library.hpp"
-#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/kv_caches.hpp"
 #include "examples/llama/model/model.hpp"
 
 namespace llama {
 
-/// What the blocks of all layers share: the weights, the attention with the caches of the sequences, and buffers.
+/// What the blocks of all layers use: the weights, the caches of the sequences, the rotary angles, and buffers.
 template <class T, class Device = CpuDevice>
-struct Shared {
+struct BlockResources {
   using Context = typename Device::Context;
   using Buffer = typename Context::template Buffer<T>;
 
-  Shared(Context& context, const Model<T, Device>& model_, const KvRoom& room)
-      : model(&model_), attention(context, model_.config(), room) {}
+  BlockResources(Context& context, const Model<T, Device>& model_, const KvCacheSize& size)
+      : model(&model_),
+        caches(context, model_.config(), size),
+        rotary(context, rotary_table(model_.config()), caches.capacity()),
+        plan(attention_shape(model_.config())) {}
 
   const Model<T, Device>* model;
-  typename Device::template Attention<T> attention;
+  KvCaches<T, Device> caches;
+  typename Device::Rotary rotary;
+  typename Device::template Plan<T> plan;
   double operations = 0;  ///< floating-point operations done so far, of linear layers and attention
   Buffer normed, queries, key_values, mixed, gate_up, gated, last_normed, last_hidden;
   std::vector<Index> last_indices, indices;
@@ -35,13 +40,13 @@ struct Shared {
 
   /// y = x W^T, counted.
   void apply(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> x, RowsView<T> y) {
-    Device::apply(context, linear, RowsView<const T>(x), y);
+    linear.apply(context, RowsView<const T>(x), y);
     count(x.rows, linear);
   }
 
   /// y += x W^T, counted.
   void accumulate(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> x, RowsView<T> y) {
-    Device::accumulate(context, linear, RowsView<const T>(x), y);
+    linear.accumulate(context, RowsView<const T>(x), y);
     count(x.rows, linear);
   }
 
@@ -95,43 +100,47 @@ class AttentionBlock {
  public:
   using Context = typename Device::Context;
 
-  AttentionBlock(Shared<T, Device>* shared, Index layer) : shared_(shared), layer_(layer) {}
+  AttentionBlock(BlockResources<T, Device>* resources, Index layer) : resources_(resources), layer_(layer) {}
 
   void attend(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
-    const ModelConfig& config = shared_->model->config();
-    const auto& weights = shared_->model->layer(layer_);
+    const ModelConfig& config = resources_->model->config();
+    const auto& weights = resources_->model->layer(layer_);
     const Index query_width = config.heads * config.head_dim;
 
-    const RowsView<T> normed = shared_->take(context, shared_->normed, plan.rows(), config.hidden_size);
+    const RowsView<T> normed = resources_->take(context, resources_->normed, plan.rows(), config.hidden_size);
     Device::rms_norm(context, RowsView<const T>(hidden), weights.attention_norm,
                      static_cast<float>(config.norm_epsilon), normed);
     const RowsView<T> key_values =
-        shared_->take(context, shared_->key_values, plan.rows(), 2 * config.kv_heads * config.head_dim);
-    shared_->apply(context, weights.key_value, normed, key_values);
-    shared_->attention.store(context, plan, layer_, key_values);
+        resources_->take(context, resources_->key_values, plan.rows(), 2 * config.kv_heads * config.head_dim);
+    resources_->apply(context, weights.key_value, normed, key_values);
+    resources_->plan.update(context, plan, resources_->caches.views());
+    const RotaryView rotary = resources_->rotary.view();
+    Device::write_key_values(context, resources_->plan, layer_, rotary, RowsView<const T>(key_values));
 
     const bool last = plan.outputs_only();
-    const RowsView<T> inputs = last ? shared_->output_rows(context, plan, normed, shared_->last_normed) : normed;
-    queries_ = shared_->take(context, shared_->queries, inputs.rows, query_width);
-    shared_->apply(context, weights.query, inputs, queries_);
-    const RowsView<T> mixed = shared_->take(context, shared_->mixed, inputs.rows, query_width);
-    shared_->attention.attend(context, plan, layer_, queries_, mixed);
+    const RowsView<T> inputs = last ? resources_->output_rows(context, plan, normed, resources_->last_normed) : normed;
+    queries_ = resources_->take(context, resources_->queries, inputs.rows, query_width);
+    resources_->apply(context, weights.query, inputs, queries_);
+    const RowsView<T> mixed = resources_->take(context, resources_->mixed, inputs.rows, query_width);
+    Device::rotate(context, resources_->plan, rotary, queries_);
+    Device::attention(context, resources_->plan, layer_, RowsView<const T>(queries_), mixed);
     count_attention(plan, query_width);
     if (last) {
-      const RowsView<T> outputs = shared_->output_rows(context, plan, hidden, shared_->last_hidden);
-      shared_->accumulate(context, weights.output, mixed, outputs);
-      shared_->put_back(context, plan, outputs, hidden);
+      const RowsView<T> outputs = resources_->output_rows(context, plan, hidden, resources_->last_hidden);
+      resources_->accumulate(context, weights.output, mixed, outputs);
+      resources_->put_back(context, plan, outputs, hidden);
     } else {
-      shared_->accumulate(context, weights.output, mixed, hidden);
+      resources_->accumulate(context, weights.output, mixed, hidden);
     }
   }
 
   lazyllm::QueryRows<T> queries(const lazyllm::LayerPlan&) const {
-    const ModelConfig& config = shared_->model->config();
-    return {queries_.data, queries_.stride, config.head_dim, config.heads, config.head_dim, attention_scale(config)};
+    const ModelConfig& config = resources_->model->config();
+    return {queries_.data, queries_.stride, config.head_dim,
+            config.heads,  config.head_dim, attention_shape(config).scale};
   }
 
-  auto key_view(const lazyllm::LayerPlan&, Index s) const { return shared_->attention.key_view(s, layer_); }
+  auto key_view(const lazyllm::LayerPlan&, Index s) const { return resources_->caches.key_view(s, layer_); }
 
  private:
   void count_attention(const lazyllm::LayerPlan& plan, Index query_width) {
@@ -141,10 +150,10 @@ class AttentionBlock {
       const Index rows = plan.outputs_only() ? part.outputs : std::ssize(part.positions);
       for (const Position limit : part.key_limits.last(static_cast<std::size_t>(rows))) visible += limit;
     }
-    shared_->operations += 4 * visible * static_cast<double>(query_width);
+    resources_->operations += 4 * visible * static_cast<double>(query_width);
   }
 
-  Shared<T, Device>* shared_;
+  BlockResources<T, Device>* resources_;
   Index layer_;
   RowsView<T> queries_;
 };
@@ -155,27 +164,27 @@ class FeedForwardBlock {
  public:
   using Context = typename Device::Context;
 
-  FeedForwardBlock(Shared<T, Device>* shared, Index layer) : shared_(shared), layer_(layer) {}
+  FeedForwardBlock(BlockResources<T, Device>* resources, Index layer) : resources_(resources), layer_(layer) {}
 
   void feed_forward(Context& context, RowsView<T> hidden) {
-    const ModelConfig& config = shared_->model->config();
-    const auto& weights = shared_->model->layer(layer_);
+    const ModelConfig& config = resources_->model->config();
+    const auto& weights = resources_->model->layer(layer_);
     for (Index first = 0; first < hidden.rows; first += Device::feed_forward_rows) {
       const Index rows = std::min(Device::feed_forward_rows, hidden.rows - first);
       const RowsView<T> part = hidden.subrows(first, rows);
-      const RowsView<T> normed = shared_->take(context, shared_->normed, rows, config.hidden_size);
-      const RowsView<T> gate_up = shared_->take(context, shared_->gate_up, rows, 2 * config.intermediate_size);
-      const RowsView<T> gated = shared_->take(context, shared_->gated, rows, config.intermediate_size);
+      const RowsView<T> normed = resources_->take(context, resources_->normed, rows, config.hidden_size);
+      const RowsView<T> gate_up = resources_->take(context, resources_->gate_up, rows, 2 * config.intermediate_size);
+      const RowsView<T> gated = resources_->take(context, resources_->gated, rows, config.intermediate_size);
       Device::rms_norm(context, RowsView<const T>(part), weights.feed_forward_norm,
                        static_cast<float>(config.norm_epsilon), normed);
-      shared_->apply(context, weights.gate_up, normed, gate_up);
+      resources_->apply(context, weights.gate_up, normed, gate_up);
       Device::swiglu(context, RowsView<const T>(gate_up), gated);
-      shared_->accumulate(context, weights.down, gated, part);
+      resources_->accumulate(context, weights.down, gated, part);
     }
   }
 
  private:
-  Shared<T, Device>* shared_;
+  BlockResources<T, Device>* resources_;
   Index layer_;
 };
 

@@ -1,92 +1,38 @@
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <initializer_list>
+#include <lazyllm/lazyllm.hpp>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "examples/llama/kernels/attention.hpp"
-#include "examples/llama/kernels/linear.hpp"
-#include "examples/llama/kernels/pointwise.hpp"
-#include "examples/llama/library.hpp"
+#include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/linear.hpp"
+#include "examples/llama/kernels/cpu/pointwise.hpp"
+#include "examples/llama/kernels/cpu/rotary.hpp"
 #include "examples/llama/model/decoder.hpp"
-#include "examples/llama/model/kv_cache.hpp"
-#include "examples/llama/model/model.hpp"
 
 /// \file
 /// The host on the CPU: models and decoders without a second template argument are these.
 namespace llama {
 
-/// Attention of a batch with one cache for each sequence.
+/// The values of T in host memory.
 template <class T>
-class CpuAttention {
+class HostArray {
  public:
-  CpuAttention(lazyllm::cpu::Context&, const ModelConfig& config, const KvRoom& room)
-      : shape_{config.heads, config.kv_heads, config.head_dim, attention_scale(config)},
-        rotary_(config.head_dim, config.rope_theta, config.rope_scaling, config.rope_interleaved) {
-    if (room.page_size != 0) fail("K/V pages of ", room.page_size, " tokens: on the CPU there are no pages");
-    rotary_.reserve(room.capacity);
-    for (Index s = 0; s < room.sequences; ++s) {
-      caches_.emplace_back(config.layers, config.kv_heads, config.head_dim, room.capacity);
-    }
-  }
+  HostArray() = default;
 
-  /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_dim]` and copies keys and values to their
-  /// positions in the caches.
-  void store(lazyllm::cpu::Context& context, const lazyllm::LayerPlan& plan, Index layer, RowsView<T> key_values) {
-    const Index width = shape_.head_dim;
-    const Index kv_width = shape_.kv_heads * width;
-    rotate(RowsView<T>(key_values.data, key_values.rows, kv_width, key_values.stride), plan.positions(), rotary_,
-           context.threads());
-    for (Index s = 0; s < plan.sequences(); ++s) {
-      const lazyllm::SequencePlan part = plan.sequence(s);
-      auto& cache = caches_[static_cast<std::size_t>(s)];
-      context.for_chunks(std::ssize(part.positions), 64, [&](Index first, Index last) {
-        for (Index r = first; r < last; ++r) {
-          const Position position = part.positions[static_cast<std::size_t>(r)];
-          const T* row = key_values.row(part.first_row + r);
-          for (Index head = 0; head < shape_.kv_heads; ++head) {
-            std::copy_n(row + head * width, width, cache.key(layer, position, head));
-            std::copy_n(row + kv_width + head * width, width, cache.value(layer, position, head));
-          }
-        }
-      });
-    }
-  }
+  /// Uninitialised.
+  explicit HostArray(Index count)
+      : values_(std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(count))), count_(count) {}
 
-  /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan or,
-  /// where `plan.outputs_only()`, for each output row.
-  void attend(lazyllm::cpu::Context& context, const lazyllm::LayerPlan& plan, Index layer, RowsView<T> queries,
-              RowsView<T> mixed) {
-    Index first = 0;
-    for (Index s = 0, rows = 0; s < plan.sequences(); ++s, first += rows) {
-      const lazyllm::SequencePlan part = plan.sequence(s);
-      auto& cache = caches_[static_cast<std::size_t>(s)];
-      rows = plan.outputs_only() ? part.outputs : std::ssize(part.positions);
-      if (rows == 0) continue;
-      const RowsView<T> own = queries.subrows(first, rows);
-      rotate(own, part.positions.last(static_cast<std::size_t>(rows)), rotary_, context.threads());
-      attention<T>(shape_, own,
-                   {cache.key(layer, 0, 0), cache.value(layer, 0, 0), cache.position_stride(), cache.head_stride()},
-                   part.keys, part.key_limits.last(static_cast<std::size_t>(rows)), mixed.subrows(first, rows),
-                   context.threads(), workspace_);
-    }
-  }
-
-  lazyllm::ContiguousKeys<T> key_view(Index s, Index layer) const {
-    return caches_[static_cast<std::size_t>(s)].key_view(layer);
-  }
-
-  /// Of all caches.
-  Index kv_bytes() const { return caches_.front().bytes() * std::ssize(caches_); }
+  T* data() const { return values_.get(); }
+  Index bytes() const { return count_ * static_cast<Index>(sizeof(T)); }
 
  private:
-  AttentionShape shape_;
-  RotaryTable rotary_;
-  std::vector<KvCache<T>> caches_;
-  AttentionWorkspace workspace_;
+  std::unique_ptr<T[]> values_;
+  Index count_ = 0;
 };
 
 /// The CPU backend with Eigen or oneDNN. `T` is `float` or `Eigen::bfloat16`.
@@ -100,7 +46,15 @@ struct CpuDevice {
   template <class T>
   using Linear = llama::Linear<T>;
   template <class T>
-  using Attention = CpuAttention<T>;
+  using Plan = HostPlan<T>;
+  template <class T>
+  using Array = HostArray<T>;
+
+  static constexpr bool has_pages = false;  ///< of K/V
+
+  /// Rows that the feed-forward takes at once, so that the wide rows in between stay in the processor's cache and need
+  /// little memory.
+  static constexpr Index feed_forward_rows = 512;
 
   /// An embedding table in its file.
   template <class T>
@@ -134,37 +88,63 @@ struct CpuDevice {
     void finish() const {}
   };
 
-  /// Rows that the feed-forward takes at once, so that the wide rows in between stay in the processor's cache and need
-  /// little memory.
-  static constexpr Index feed_forward_rows = 512;
+  /// The rotary angles of the positions below `positions`.
+  class Rotary {
+   public:
+    Rotary(Context&, RotaryTable table, Index positions) : table_(std::move(table)) { table_.reserve(positions); }
+    RotaryView view() const { return table_.view(); }
+
+   private:
+    RotaryTable table_;
+  };
 
   template <class T>
-  static void embed(Context& context, const Table<T>& table, Tokens tokens, RowsView<T> rows) {
-    llama::embed(table.tensor, tokens, rows, context.threads());
+  static Array<T> array(Context&, Index count, const std::string&) {
+    return Array<T>(count);
   }
 
   template <class T>
-  static void rms_norm(Context& context, RowsView<const T> x, const Vector& weight, float epsilon, RowsView<T> out) {
-    llama::rms_norm(x, std::span<const float>(weight), epsilon, out, context.threads());
-  }
-
-  template <class T>
-  static void swiglu(Context& context, RowsView<const T> gate_up, RowsView<T> out) {
-    llama::swiglu(gate_up, out, context.threads());
-  }
-
-  template <class T, class Y>
-  static void apply(Context& context, const Linear<T>& linear, RowsView<const T> x, RowsView<Y> y) {
-    linear.apply(x, y, context.threads());
-  }
-
-  template <class T>
-  static void accumulate(Context& context, const Linear<T>& linear, RowsView<const T> x, RowsView<T> y) {
-    linear.accumulate(x, y, context.threads());
+  static void upload(Context&, const std::vector<T>& values, T* to) {
+    std::ranges::copy(values, to);
   }
 
   /// `rows` in host memory, until the next call.
   static RowsView<const float> download(Context&, RowsView<float> rows) { return rows; }
+
+  template <class T>
+  static lazyllm::ContiguousKeys<T> key_view(const KvView<T>& view, Index layer, Index kv_heads) {
+    return {view.keys + layer * view.layer_stride, view.position_stride, view.head_stride, kv_heads};
+  }
+
+  template <class T>
+  static void embed(Context& context, const Table<T>& table, Tokens tokens, RowsView<T> rows) {
+    llama::embed(context, table.tensor, tokens, rows);
+  }
+  template <class T>
+  static void rms_norm(Context& context, RowsView<const T> x, const Vector& weight, float epsilon, RowsView<T> out) {
+    llama::rms_norm(context, x, weight, epsilon, out);
+  }
+  template <class T>
+  static void swiglu(Context& context, RowsView<const T> gate_up, RowsView<T> out) {
+    llama::swiglu(context, gate_up, out);
+  }
+  template <class T>
+  static void rotate(Context& context, const Plan<T>& plan, const RotaryView& table, RowsView<T> queries) {
+    llama::rotate(context, plan, table, queries);
+  }
+  template <class T>
+  static void write_key_values(Context& context, const Plan<T>& plan, Index layer, const RotaryView& table,
+                               RowsView<const T> key_values) {
+    llama::write_key_values(context, plan, layer, table, key_values);
+  }
+  template <class T>
+  static void attention(Context& context, const Plan<T>& plan, Index layer, RowsView<const T> queries,
+                        RowsView<T> out) {
+    llama::attention(context, plan, layer, queries, out);
+  }
+  static void log_probabilities(Context& context, RowsView<const float> logits, Tokens tokens, std::span<float> out) {
+    llama::log_probabilities(context, logits, tokens, out);
+  }
 };
 
 extern template class Model<float>;

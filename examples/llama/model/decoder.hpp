@@ -8,10 +8,10 @@
 
 #include "examples/llama/library.hpp"
 #include "examples/llama/model/blocks.hpp"
-#include "examples/llama/model/kv_cache.hpp"
+#include "examples/llama/model/kv_caches.hpp"
 #include "examples/llama/model/layer_observer.hpp"
 #include "examples/llama/model/model.hpp"
-#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "examples/llama/token_ids.hpp"
 
 namespace llama {
 
@@ -22,16 +22,16 @@ class DecoderState {
   using Context = typename Device::Context;
   using Execution = typename Device::Execution;
 
-  DecoderState(const Model<T, Device>& model, const KvRoom& room, Execution execution)
-      : model_(&model), context_(execution), room_(room), shared_(context_, model, room) {
-    logits_.reserve(context_, room.sequences, model.config().vocab);
+  DecoderState(const Model<T, Device>& model, const KvCacheSize& size, Execution execution)
+      : model_(&model), context_(execution), size_(size), resources_(context_, model, size) {
+    logits_.reserve(context_, size.sequences, model.config().vocab);
   }
   DecoderState(const DecoderState&) = delete;
   DecoderState& operator=(const DecoderState&) = delete;
 
-  double operations() const { return shared_.operations; }  ///< floating-point operations of all steps so far
-  const KvRoom& room() const { return room_; }
-  Index kv_bytes() const { return shared_.attention.kv_bytes(); }  ///< of all sequences
+  double operations() const { return resources_.operations; }  ///< floating-point operations of all steps so far
+  const KvCacheSize& size() const { return size_; }
+  Index kv_bytes() const { return resources_.caches.bytes(); }  ///< of all sequences
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
 
  protected:
@@ -39,16 +39,16 @@ class DecoderState {
   /// length of sequence s.
   template <class History>
   void start(std::span<const Tokens> tokens, const History& history) {
-    if (std::ssize(tokens) != room_.sequences) {
-      fail("a step of ", tokens.size(), " sequences, the decoder has ", room_.sequences);
+    if (std::ssize(tokens) != size_.sequences) {
+      fail("a step of ", tokens.size(), " sequences, the decoder has ", size_.sequences);
     }
     tokens_.clear();
-    for (Index s = 0; s < room_.sequences; ++s) {
+    for (Index s = 0; s < size_.sequences; ++s) {
       const Tokens own = tokens[static_cast<std::size_t>(s)];
       const Index length = history(s) + std::ssize(own);
       check_length(model_->config(), length);
-      if (length > room_.capacity) {
-        fail("a sequence of ", length, " tokens is out of range 1 to ", room_.capacity,
+      if (length > size_.capacity) {
+        fail("a sequence of ", length, " tokens is out of range 1 to ", size_.capacity,
              ", the capacity of the KV cache");
       }
       model_->check(own);
@@ -62,7 +62,8 @@ class DecoderState {
 
   /// `last` `[sequences x hidden_size]` to logits in host memory.
   RowsView<const float> logits(RowsView<const T> last) {
-    const RowsView<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().hidden_size);
+    const RowsView<T> normed =
+        resources_.take(context_, resources_.normed, size_.sequences, model_->config().hidden_size);
     model_->logits(context_, last, normed, logits_.rows());
     return Device::download(context_, logits_.rows());
   }
@@ -73,8 +74,8 @@ class DecoderState {
 
   const Model<T, Device>* model_;
   Context context_;
-  KvRoom room_;
-  Shared<T, Device> shared_;
+  KvCacheSize size_;
+  BlockResources<T, Device> resources_;
   std::vector<TokenId> tokens_;  // of the step, all sequences one after the other
   LayerObserver observer_;
   typename Context::template Buffer<float> logits_;
@@ -85,8 +86,8 @@ template <class T, class Device = CpuDevice>
 class DenseDecoder : public DecoderState<T, Device> {
  public:
   /// `execution` as for the model. Throws `lazyllm::cuda_error` without device memory.
-  DenseDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution)
-      : DecoderState<T, Device>(model, room, execution), lengths_(static_cast<std::size_t>(room.sequences), 0) {}
+  DenseDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution)
+      : DecoderState<T, Device>(model, size, execution), lengths_(static_cast<std::size_t>(size.sequences), 0) {}
 
   /// Runs the next tokens of the one sequence and returns the logits of the last one, `[vocab]`, valid until the next
   /// step. Throws `std::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in
@@ -101,16 +102,16 @@ class DenseDecoder : public DecoderState<T, Device> {
     extents_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
     plan_.start(extents_);
-    const RowsView<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.hidden_size);
+    const RowsView<T> hidden = this->resources_.take(this->context_, hidden_, plan_.row_count(), config.hidden_size);
     this->model_->embed(this->context_, this->tokens_, hidden);
     RowsView<T> rest = hidden;
     for (Index layer = 0; layer < config.layers; ++layer) {
       const lazyllm::LayerPlan plan = plan_.layer(layer, config.layers);
       this->observe(plan);
-      AttentionBlock<T, Device>{&this->shared_, layer}.attend(this->context_, plan, hidden);
+      AttentionBlock<T, Device>{&this->resources_, layer}.attend(this->context_, plan, hidden);
       if (plan.outputs_only())
-        rest = this->shared_.output_rows(this->context_, plan, hidden, this->shared_.last_hidden);
-      FeedForwardBlock<T, Device>{&this->shared_, layer}.feed_forward(this->context_, rest);
+        rest = this->resources_.output_rows(this->context_, plan, hidden, this->resources_.last_hidden);
+      FeedForwardBlock<T, Device>{&this->resources_, layer}.feed_forward(this->context_, rest);
     }
     const RowsView<const float> logits = this->logits(rest);
     for (std::size_t s = 0; s < tokens.size(); ++s) lengths_[s] += std::ssize(tokens[s]);
@@ -137,22 +138,23 @@ class LazyDecoder : public DecoderState<T, Device> {
   using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
   /// `pruner` is that of all sequences. Throws `lazyllm::cuda_error` without device memory.
-  LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution, Pruner pruner)
-      : LazyDecoder(model, room, execution,
-                    std::vector<Pruner>(static_cast<std::size_t>(room.sequences), std::move(pruner))) {}
+  LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,
+              Pruner pruner)
+      : LazyDecoder(model, size, execution,
+                    std::vector<Pruner>(static_cast<std::size_t>(size.sequences), std::move(pruner))) {}
 
   /// With a pruner for each sequence.
-  LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution,
+  LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,
               std::vector<Pruner> pruners)
-      : DecoderState<T, Device>(model, room, execution), pruners_(std::move(pruners)) {
-    if (std::ssize(pruners_) != room.sequences) {
-      fail(pruners_.size(), " pruners for ", room.sequences, " sequences");
+      : DecoderState<T, Device>(model, size, execution), pruners_(std::move(pruners)) {
+    if (std::ssize(pruners_) != size.sequences) {
+      fail(pruners_.size(), " pruners for ", size.sequences, " sequences");
     }
     const ModelConfig& config = model.config();
     for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.hidden_size);
     for (Index layer = 0; layer < config.layers; ++layer) {
-      layers_.emplace_back(AttentionBlock<T, Device>{&this->shared_, layer},
-                           FeedForwardBlock<T, Device>{&this->shared_, layer});
+      layers_.emplace_back(AttentionBlock<T, Device>{&this->resources_, layer},
+                           FeedForwardBlock<T, Device>{&this->resources_, layer});
     }
   }
 
@@ -175,7 +177,7 @@ class LazyDecoder : public DecoderState<T, Device> {
         this->observe(step_.plan());
         layer.forward(this->context_, step_);
       }
-      if (step_.hidden().rows == this->room_.sequences) logits = this->logits(step_.hidden());
+      if (step_.hidden().rows == std::ssize(tokens)) logits = this->logits(step_.hidden());
     });
     const lazyllm::StepOutput<T> output = step_.end();
     if (!output.failures.empty()) std::rethrow_exception(output.failures.front().error);

@@ -8,16 +8,25 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/kernels/attention_shape.hpp"
+#include "examples/llama/kernels/rotary_table.hpp"
 #include "examples/llama/library.hpp"
 #include "examples/llama/model/weight_source.hpp"
-#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "examples/llama/token_ids.hpp"
 
 namespace llama {
 
 struct CpuDevice;
 
-/// The factor of a model's attention scores.
-inline float attention_scale(const ModelConfig& config) { return 1 / std::sqrt(static_cast<float>(config.head_dim)); }
+/// The heads of a model's attention layers.
+inline AttentionShape attention_shape(const ModelConfig& config) {
+  return {config.heads, config.kv_heads, config.head_dim, 1 / std::sqrt(static_cast<float>(config.head_dim))};
+}
+
+/// The rotary angles of a model, no positions yet.
+inline RotaryTable rotary_table(const ModelConfig& config) {
+  return {config.head_dim, config.rope_theta, config.rope_scaling, config.rope_interleaved};
+}
 
 /// Weights of a Llama-like model in the memory of `Device`, `CpuDevice` or `CudaDevice`. `T` is the type of weights,
 /// K/V and hidden states: `float` or `Eigen::bfloat16` on the CPU, `float`, `__half` or `__nv_bfloat16` on a CUDA
@@ -69,7 +78,7 @@ class Model {
   /// `[rows x hidden_size]`.
   void logits(Context& context, RowsView<const T> hidden, RowsView<T> normed, RowsView<float> logits) const {
     Device::rms_norm(context, hidden, norm_, static_cast<float>(config().norm_epsilon), normed);
-    Device::apply(context, classifier_, RowsView<const T>(normed), logits);
+    classifier_.apply(context, RowsView<const T>(normed), logits);
   }
 
  private:

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "examples/llama/token_ids.hpp"
 
 namespace llama {
 

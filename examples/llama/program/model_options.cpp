@@ -2,39 +2,41 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <utility>
 
 #include "examples/llama/base.hpp"
 
 namespace llama {
 
-void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::string> dtypes) {
+void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--model", options.path, "Hugging Face directory or llama2.c .bin file")
       ->required()
       ->type_name("PATH");
   app.add_option("--tokenizer", options.tokenizer,
                  "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
       ->type_name("PATH");
-  app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
-      ->check(CLI::IsMember(std::move(dtypes)))
+  app.add_option("--device", options.placement.device, "where the model runs")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads to compute with")
+  app.add_option("--dtype", options.placement.dtype, "type of weights, K/V and hidden states; f16 runs on cuda only")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.placement.threads, "threads to compute with on the CPU")
       ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->capture_default_str();
 }
 
-void add_device_option(CLI::App& app, ModelOptions& options) {
-  app.add_option("--device", options.device, "where the model runs; f16 runs on cuda only")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+void add_chat_option(CLI::App& app, bool& chat) {
+  app.add_flag("--chat", chat,
+               "put prompts as the model's chat template does: ChatML, Llama 2, Llama 3 or Mistral, recognised from "
+               "tokenizer_config.json");
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config) {
   if (options.tokenizer.empty() && !std::filesystem::is_directory(options.path)) {
     fail("--tokenizer is needed with the model file ", options.path);
   }
-  return open_tokenizer(options.tokenizer.empty() ? options.path : options.tokenizer, config.vocab);
+  return open_tokenizer(options.tokenizer_path(), config.vocab);
 }
 
 std::vector<TokenId> stop_tokens(const ModelConfig& config, const Tokenizer* tokenizer) {

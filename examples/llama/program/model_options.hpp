@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/model_config.hpp"
+#include "examples/llama/model/placement.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace CLI {
@@ -17,17 +18,18 @@ namespace llama {
 /// The program options that say which model runs and how, the same in every program of this host.
 struct ModelOptions {
   std::string path;
-  std::string tokenizer;       ///< path; empty: the one in the model's directory
-  std::string dtype = "f32";   ///< bf16, or on a CUDA device f16
-  std::string device = "cpu";  ///< or cuda
-  int threads = 2;
+  std::string tokenizer;  ///< path; empty: the one in the model's directory
+  Placement placement{.threads = 2};
+
+  /// Where the tokenizer is, and what is beside it.
+  const std::string& tokenizer_path() const { return tokenizer.empty() ? path : tokenizer; }
 };
 
-/// Adds `--model`, `--tokenizer`, `--dtype`, one of `dtypes`, and `--threads`. `options` must outlive the parsing.
-void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::string> dtypes = {"f32", "bf16"});
+/// Adds `--model`, `--tokenizer`, `--device`, `--dtype` and `--threads`. `options` must outlive the parsing.
+void add_model_options(CLI::App& app, ModelOptions& options);
 
-/// Adds `--device`. `options` must outlive the parsing.
-void add_device_option(CLI::App& app, ModelOptions& options);
+/// Adds `--chat`. `chat` must outlive the parsing.
+void add_chat_option(CLI::App& app, bool& chat);
 
 /// The tokenizer of a model with `config`. Throws as `open_tokenizer`, and `std::invalid_argument` if there is no
 /// place to look.

@@ -38,10 +38,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
              "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote, which sets the four options below where "
              "they are not given")
       ->capture_default_str();
-  app.add_option("--score", options.score,
-                 "last, or mean:N or max:N over the last N tokens; then any of +layers (add up over layers) and "
-                 "+pool:W (highest of W neighbours, W odd)")
-      ->default_str("last");
+  app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
   app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
       ->check(at_least(0))
       ->type_name("N")

@@ -1,24 +1,17 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/token_ids.hpp"
 
 namespace llama {
-
-/// Number of a vocabulary entry, from 0.
-using TokenId = std::int32_t;
-
-/// Tokens of one text, or those that a step takes for one sequence.
-using Tokens = std::span<const TokenId>;
 
 /// The `previous` token of the first token of a text.
 inline constexpr TokenId no_token = -1;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,14 +28,19 @@ class RunningSequence {
     sequence.depth_.resize(detail::to_size(old_length_ + new_tokens), 0);
     sequence.undo_.clear();
     sequence.in_step_ = true;
+    std::ranges::sort(sequence.prompt_.revived);
+    revived_before_ = sequence.prompt_.revived.size();
   }
   /// Takes over the changes.
   RunningSequence(RunningSequence&& other) noexcept
-      : sequence_(std::exchange(other.sequence_, nullptr)), old_length_(other.old_length_) {}
+      : sequence_(std::exchange(other.sequence_, nullptr)),
+        old_length_(other.old_length_),
+        revived_before_(other.revived_before_) {}
   /// Swaps the changes of both.
   RunningSequence& operator=(RunningSequence&& other) noexcept {
     std::swap(sequence_, other.sequence_);
     std::swap(old_length_, other.old_length_);
+    std::swap(revived_before_, other.revived_before_);
     return *this;
   }
   ~RunningSequence() { roll_back(); }
@@ -50,6 +56,13 @@ class RunningSequence {
   }  ///< whether a token has a parked row
   /// Tokens that are parked at a depth.
   Index parked_at(Index depth) const { return sequence_->parked_at_[detail::to_size(depth)]; }
+
+  /// Whether a token that is parked now waits for the rest of the present prompt: an earlier step of it has revived the
+  /// token, which may have been pruned before that.
+  bool waits_for_prompt(Position position) const {
+    const auto first = sequence_->prompt_.revived.begin();
+    return std::binary_search(first, first + static_cast<Index>(revived_before_), position);
+  }
 
   /// Notes that tokens [first, last), of depth 0, take part from layer 0 on.
   void enter(Index first, Index last) {
@@ -77,16 +90,22 @@ class RunningSequence {
   void revive(Depth depth, Positions positions, RowsView<value_type> hidden, std::span<const Index> to,
               std::vector<RowCopy<value_type>>& copies) {
     Aux& aux = sequence_->aux_;
+    std::vector<Position>& revived = sequence_->prompt_.revived;
     grow(sequence_->undo_, positions.size());
+    grow(revived, positions.size());
     aux.revive(positions, hidden, to, copies);
-    for (const Position position : positions) sequence_->undo_.push_back({position, depth, aux.unlink(position)});
+    const Index prompt_begin = old_length_ - sequence_->prompt_.tokens;
+    for (const Position position : positions) {
+      sequence_->undo_.push_back({position, depth, aux.unlink(position)});
+      if (position < prompt_begin) revived.push_back(position);
+    }
     sequence_->parked_at_[detail::to_size(depth)] -= std::ssize(positions);
   }
 
   /// Keeps all changes; the step counts as finished.
   void commit() noexcept {
     Sequence<Aux>& sequence = *keep_changes();
-    sequence.prompt_.tokens = sequence.prompt_.layer = 0;
+    sequence.prompt_.finish();
     ++sequence.steps_;
   }
 
@@ -94,7 +113,11 @@ class RunningSequence {
   void commit_part(Index tokens) noexcept { keep_changes()->prompt_.tokens = tokens; }
 
   /// Keeps all changes; the rest of the prompt waits as `prompt` says.
-  void commit_part(UnfinishedPrompt<Aux>&& prompt) noexcept { keep_changes()->prompt_ = std::move(prompt); }
+  void commit_part(UnfinishedPrompt<Aux>&& prompt) noexcept {
+    Sequence<Aux>& sequence = *keep_changes();
+    prompt.revived = std::move(sequence.prompt_.revived);
+    sequence.prompt_ = std::move(prompt);
+  }
 
   /// Makes the sequence what it was before the step.
   void roll_back() noexcept {
@@ -105,6 +128,7 @@ class RunningSequence {
       if (undo.slot != Aux::no_slot) sequence.aux_.link(undo.position, undo.slot);
       sequence.depth_[detail::to_size(undo.position)] = undo.depth;
     }
+    sequence.prompt_.revived.resize(revived_before_);
     sequence.drop_from(old_length_);
     sequence.in_step_ = false;
   }
@@ -126,6 +150,7 @@ class RunningSequence {
 
   Sequence<Aux>* sequence_;
   Index old_length_;
+  std::size_t revived_before_ = 0;  // entries of the prompt's list that are of earlier steps
 };
 
 }  // namespace lazyllm

@@ -103,8 +103,10 @@ SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
   if (header.tokens < 0 || header.tokens > room) {
     fail(where, header.tokens, " tokens is out of range 0 to ", room, " of ", bytes.size(), " bytes");
   }
-  if (header.layers < 1 || header.layers > INT32_MAX || header.steps < 0) {
-    fail(where, header.layers, " layers and ", header.steps, " steps are out of range, at least 1 and 0");
+  constexpr std::int64_t most_layers = 65535;  // more come from damaged bytes, and would ask for much memory
+  if (header.layers < 1 || header.layers > most_layers || header.steps < 0) {
+    fail(where, header.layers, " layers and ", header.steps, " steps are out of range 1 to ", most_layers,
+         " and from 0");
   }
   SavedSequence saved{header.layers, header.steps, std::vector<Depth>(to_size(header.tokens))};
   if (!saved.depths.empty()) {

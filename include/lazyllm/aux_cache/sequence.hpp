@@ -27,6 +27,14 @@ struct UnfinishedPrompt {
   std::vector<Position> keys;  ///< the active tokens from there on; unused at layer 0, where all are active
   using Sums = typename Aux::context_type::template Buffer<float>;  ///< memory of the backend
   Sums score_sums;                                                  ///< `[keys]` if its score sums over layers
+  /// Tokens before the prompt that its steps have revived: they wait, as its own do.
+  std::vector<Position> revived = {};
+
+  /// Makes it none.
+  void finish() noexcept {
+    tokens = layer = 0;
+    revived.clear();
+  }
 };
 
 /// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
@@ -66,6 +74,7 @@ class Sequence {
   void reserve(context_type& context, Index tokens) {
     depth_.reserve(detail::to_size(tokens));
     undo_.reserve(detail::to_size(tokens));
+    prompt_.revived.reserve(detail::to_size(tokens));
     aux_.reserve(context, tokens);
   }
 
@@ -82,7 +91,7 @@ class Sequence {
                    ": the prompt behind is unfinished");
     }
     drop_from(tokens);
-    prompt_.tokens = prompt_.layer = 0;
+    prompt_.finish();
   }
 
   /// Drops all tokens.

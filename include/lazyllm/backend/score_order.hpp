@@ -47,22 +47,25 @@ LAZYLLM_HOST_DEVICE inline float highest_around(float score, const float* first,
   return score_of(highest);
 }
 
-/// Scores as whole numbers of a unit so small that nothing of weight is lost: their sums are the same in any order.
+/// Scores as whole numbers of a unit so small that nothing of weight is lost: their sums are the same in any order. The
+/// unit is a power of two.
 class ScoreUnits {
  public:
   /// For sums of up to `count` finite scores whose magnitudes are at most `highest`.
   LAZYLLM_HOST_DEVICE ScoreUnits(float highest, Index count) {
-    // highest < 2^exponent, and the sums must stay below 2^62.
-    const auto biased = static_cast<int>(__builtin_bit_cast(std::uint32_t, highest) >> 23 & 0xff);
-    const int exponent = (biased > 0 ? biased : 1) - 126;
     int count_bits = 0;
     while (Index{1} << count_bits < count) ++count_bits;
-    per_score_ = std::ldexp(1.0, 62 - exponent - count_bits);
+    // The highest score has 24 bits at most, and the sums must stay below 2^62.
+    shift_ = 62 - 24 - count_bits - exponent(__builtin_bit_cast(std::uint32_t, highest));
   }
 
   /// None for a negative score.
   LAZYLLM_HOST_DEVICE std::int64_t of(float score) const {
-    return score > 0 ? static_cast<std::int64_t>(static_cast<double>(score) * per_score_) : 0;
+    const auto bits = __builtin_bit_cast(std::uint32_t, score);
+    if (bits >> 31) return 0;
+    const auto mantissa = static_cast<std::int64_t>((bits & 0x7fffffU) | (bits >> 23 == 0 ? 0 : 0x800000U));
+    const int shift = exponent(bits) + shift_;
+    return shift >= 0 ? mantissa << shift : mantissa >> (shift > -63 ? -shift : 63);
   }
 
   /// The least sum that is the share `p` of `total`, but for roundings: 1e-9 of the total may be missing.
@@ -72,7 +75,13 @@ class ScoreUnits {
   }
 
  private:
-  double per_score_;  // units in a score of 1; a power of two
+  /// Of the mantissa as a whole number, but for a constant. Denormal numbers have that of the smallest normal ones.
+  LAZYLLM_HOST_DEVICE static int exponent(std::uint32_t bits) {
+    const auto biased = static_cast<int>(bits >> 23 & 0xffU);
+    return biased > 0 ? biased : 1;
+  }
+
+  int shift_;
 };
 
 }  // namespace lazyllm::detail

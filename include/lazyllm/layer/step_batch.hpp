@@ -240,7 +240,7 @@ class StepBatch {
   /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
   static bool pruned_here(const Member& member, Position position, Depth depth) {
     return position < member.tokens - member.prompt_tokens && member.running.depth(position) == depth &&
-           member.running.parked(position);
+           member.running.parked(position) && !member.running.waits_for_prompt(position);
   }
 
   /// Ends a stage, or revives within one, with `count` kept keys. Returns how many of them take part in the next layer.

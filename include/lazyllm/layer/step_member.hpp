@@ -70,10 +70,9 @@ struct StepMember {
     tokens = running.sequence().length();
     prompt_tokens = prompt.tokens + entry.new_tokens;
     stage = prompt.layer;
-    if (stage > 0 && (entry.more || entry.new_tokens > 0)) {
-      fail("Step::begin: entry ", number, " has ", entry.new_tokens, " new tokens",
-           entry.more ? " and more to come" : "",
-           ", out of range 0 to 0: its prompt is ranked already and goes on first");
+    if (stage > 0 && entry.new_tokens > 0) {
+      fail("Step::begin: entry ", number, " has ", entry.new_tokens,
+           " new tokens, out of range 0 to 0: rows of its prompt wait for layer ", stage);
     }
     const Index most_outputs = stage == 0 ? tokens - first_row() : trailing(prompt.keys);
     if (entry.outputs < 0 || (!entry.more && entry.outputs > most_outputs)) {

@@ -87,6 +87,9 @@ class BatchPruner {
   template <class ParkedHere>
   void prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
              const ParkedHere& parked_here) {
+    keys_.clear();  // a step that was given up may have left some
+    targets_.clear();
+    sums_change_ = false;
     pool_tasks_.clear();
     tasks_.clear();
     kept_of_.assign(requests.size(), no_task);
@@ -116,7 +119,7 @@ class BatchPruner {
   /// The index of the first score of request `i` that is not finite, or -1.
   Index bad(std::size_t i) const { return kept_of_[i] == no_task ? -1 : kept_.bad[kept_of_[i]]; }
 
-  /// Says that key `from` of the plan becomes key `to` of the next one, for its sum over the layers.
+  /// Says, after `prune`, that key `from` of the plan becomes key `to` of the next one, for its sum over the layers.
   void carry(Index from, Index to) {
     keys_.push_back(from);
     targets_.push_back(to);
@@ -147,9 +150,6 @@ class BatchPruner {
       copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
     }
     if (!keys_.empty() || sums_change_) std::swap(sums_, next_sums_);
-    keys_.clear();
-    targets_.clear();
-    sums_change_ = false;
   }
 
  private:

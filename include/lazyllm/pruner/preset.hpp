@@ -28,8 +28,9 @@ struct Preset {
 /// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
 /// have the schedule's layers.
 inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
-  return TokenPruner<AnyPolicy>(
-      ProtectFirst{ProtectLast{KeepRatio(preset.schedule), preset.protect_last}, preset.protect_first}, preset.score);
+  const ProtectLast last{KeepRatio(preset.schedule), preset.protect_last};
+  return TokenPruner<AnyPolicy>(ReviveAtMost{ProtectFirst{last, preset.protect_first}, preset.max_revived},
+                                preset.score);
 }
 
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,

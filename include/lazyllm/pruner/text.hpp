@@ -70,8 +70,13 @@ inline std::string to_text(const Schedule& schedule) {
   return result;
 }
 
-/// Reads `last`, `mean:N` or `max:N` (over the last N queries), followed by any of `+layers` and `+pool:W`, for example
-/// `mean:8+pool:5`. Throws `invalid_argument` on anything else.
+/// What `parse_score` reads, in words.
+inline constexpr std::string_view score_syntax =
+    "last, or mean:N or max:N over the last N tokens; then any of +layers (summed over the layers) and +pool:W "
+    "(highest "
+    "of W neighbours, W odd)";
+
+/// Reads what `score_syntax` says, for example `mean:8+pool:5`. Throws `invalid_argument` on anything else.
 inline AttentionScore parse_score(std::string_view text) {
   AttentionScore score;
   std::string_view rest = text.data() == nullptr ? "" : text;
@@ -87,8 +92,7 @@ inline AttentionScore parse_score(std::string_view text) {
     } else if (!first && part == "layers") {
       score.over_layers = true;
     } else if (first || !is_number("pool:", score.pooling)) {
-      detail::fail("score '", text, "': '", part,
-                   "' is not understood; a score is last, mean:N or max:N, then any of +layers and +pool:W");
+      detail::fail("score '", text, "': '", part, "' is not understood; a score is ", score_syntax);
     }
   }
   score.check();

@@ -19,8 +19,15 @@ namespace lazyllm {
 /// Decides which tokens stay active: a policy says how many, a score says how tokens rank. Holds no state of a
 /// sequence, so one pruner serves any number of them, unless its policy does not. A step prunes all its sequences at
 /// once, with `BatchPruner`.
-template <SelectionPolicy Policy, TokenScore Score = AttentionScore>
+template <class Policy, class Score = AttentionScore>
 class TokenPruner {
+  static_assert(SelectionPolicy<Policy>,
+                "lazyllm: a policy must be callable as `policy(const PrunePoint&)` while const, and return a "
+                "lazyllm::Selection");
+  static_assert(TokenScore<Score>,
+                "lazyllm: a score must be copyable and have `last_queries` and a static template `score(context, "
+                "block, plan, requests)`");
+
  public:
   using score_type = Score;  ///< how tokens rank
 
@@ -35,7 +42,8 @@ class TokenPruner {
   /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the
   /// policy throws.
   Selection selection(const PrunePoint& point) const {
-    Selection selection = policy_(point);
+    Selection selection;
+    if constexpr (SelectionPolicy<Policy>) selection = policy_(point);
     const auto where = [&point] { return " after " + std::to_string(point.layers_run) + " layers"; };
     using enum Selection::Kind;
     if (selection.kind == top_k && selection.k < 1) {

@@ -17,11 +17,11 @@ using Json = nlohmann::json;
 namespace {
 
 /// lazyllm-evaluate as a user runs it, in a folder of its own with a toy model and two data sets of it.
-class Program {
+class EvaluateProgram {
  public:
   using Result = test::ProcessResult;
 
-  Program() {
+  EvaluateProgram() {
     std::filesystem::create_directory(path("data"));
     std::string qa, code;
     for (int i = 0; i < 4; ++i) {
@@ -81,7 +81,7 @@ Json without_times(Json items) {
   return items;
 }
 
-void check_fails(const Program::Result& result, int status, std::initializer_list<std::string> parts) {
+void check_fails(const EvaluateProgram::Result& result, int status, std::initializer_list<std::string> parts) {
   CAPTURE(result.err);
   CHECK(result.status == status);
   CHECK(result.out.empty());
@@ -94,7 +94,7 @@ void check_fails(const Program::Result& result, int status, std::initializer_lis
 }  // namespace
 
 TEST_CASE("every method runs and says what it did") {
-  const Program program;
+  const EvaluateProgram program;
   const auto report = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--speed-items", "1", "--repeats", "1"});
     return program.report(arguments);
@@ -142,14 +142,14 @@ TEST_CASE("every method runs and says what it did") {
 }
 
 TEST_CASE("of an option that is given again, the last value counts") {
-  const Program program;
+  const EvaluateProgram program;
   const Json report = program.report({"--limit", "2", "--method", "lazy", "--limit", "1", "--method", "dense"});
   CHECK(report.at("overall").at("items") == 2);  // of two data sets
   CHECK(report.at("settings").at("method") == "dense");
 }
 
 TEST_CASE("the table goes to the standard output") {
-  const Program program;
+  const EvaluateProgram program;
   const auto result = program.run({"--method", "dense", "--speed-items", "0"});
   CHECK(result.status == 0);
   CHECK(result.err.empty());  // no bar where there is no terminal
@@ -159,11 +159,11 @@ TEST_CASE("the table goes to the standard output") {
 }
 
 TEST_CASE("bad lines are reported, counted, and do not stop the run; nothing good at all does") {
-  const Program program;
+  const EvaluateProgram program;
   const std::string data = program.write(
       "tiny_code.jsonl",
-      "{bad\n" + Program::line("a", 50).dump() + "\n{}\n" + Json{{"prompt", "p"}, {"answers", "a"}}.dump() + "\n" +
-          Json{{"_id", "long"}, {"prompt", "p"}, {"answers", "a"}, {"max_tokens", 600}}.dump() + "\n");
+      "{bad\n" + EvaluateProgram::line("a", 50).dump() + "\n{}\n" + Json{{"prompt", "p"}, {"answers", "a"}}.dump() +
+          "\n" + Json{{"_id", "long"}, {"prompt", "p"}, {"answers", "a"}, {"max_tokens", 600}}.dump() + "\n");
   const auto result = program.run({"--data", data, "--json", program.path("report.json")});
   CAPTURE(result.err);
   CHECK(result.status == 0);
@@ -178,7 +178,7 @@ TEST_CASE("bad lines are reported, counted, and do not stop the run; nothing goo
   REQUIRE(report.at("bad_lines").size() == 4);
   CHECK(report.at("bad_lines")[3].at("place") == data + ":5");
 
-  program.write("tiny_code.jsonl", "{bad\n" + Program::line("a", 50).dump() + "\n");
+  program.write("tiny_code.jsonl", "{bad\n" + EvaluateProgram::line("a", 50).dump() + "\n");
   CHECK(program.run({"--data", data}).out.ends_with("\n1 bad line\n"));
   program.write("tiny_code.jsonl", "{bad\n");
   check_fails(program.run({"--data", data}), 1, {"tiny_code.jsonl:1", "no item that can be evaluated"});
@@ -187,7 +187,7 @@ TEST_CASE("bad lines are reported, counted, and do not stop the run; nothing goo
 }
 
 TEST_CASE("an interrupted evaluation goes on where it stopped and ends the same") {
-  const Program program;
+  const EvaluateProgram program;
   const std::vector<std::string> arguments = {"--schedule", "2:0.5", "--speed-items", "1", "--repeats", "1"};
   const Json whole = program.report(arguments);
 
@@ -220,7 +220,7 @@ TEST_CASE("an interrupted evaluation goes on where it stopped and ends the same"
 }
 
 TEST_CASE("the partial results stay when the end cannot be written") {
-  const Program program;
+  const EvaluateProgram program;
   const std::string folder = program.path("folder");
   std::filesystem::create_directory(folder);
   check_fails(program.run({"--json", folder}), 1, {folder, "cannot be written"});
@@ -228,10 +228,14 @@ TEST_CASE("the partial results stay when the end cannot be written") {
 }
 
 TEST_CASE("mistakes in the options") {
-  const Program program;
-  check_fails(Program::run_plain({"--data", "x"}), 2, {"--model is required"});
-  check_fails(Program::run_plain({"--model", "x"}), 2, {"--data is required"});
+  const EvaluateProgram program;
+  check_fails(EvaluateProgram::run_plain({"--data", "x"}), 2, {"--model is required"});
+  check_fails(EvaluateProgram::run_plain({"--model", "x"}), 2, {"--data is required"});
   check_fails(program.run({"--method", "magic"}), 2, {"--method", "magic"});
+  check_fails(program.run({"--dtype", "f16"}), 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});
+#ifndef LAZYLLM_HAS_CUDA
+  check_fails(program.run({"--device", "cuda"}), 1, {"--device cuda: this build has no CUDA"});
+#endif
   check_fails(program.run({"--limit", "0"}), 2, {"--limit: 0", "at least 1"});
   check_fails(program.run({"--seeds", "0"}), 2, {"--seeds: 0"});
   check_fails(program.run({"--speed-items", "-1"}), 2, {"--speed-items: -1"});
@@ -269,7 +273,7 @@ TEST_CASE("stories260K: a story's continuation is scored") {
           std::string("--threads"), std::string("1"), std::string("--speed-items"), std::string("0")}) {
       arguments.push_back(argument);
     }
-    const auto result = Program::run_plain(arguments);
+    const auto result = EvaluateProgram::run_plain(arguments);
     CAPTURE(result.err);
     REQUIRE(result.status == 0);
     return Json::parse(test::read(report)).at("items").at(0).at("runs").at(0);

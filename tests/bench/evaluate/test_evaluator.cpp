@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,13 @@ constexpr Index layers = 4;
 constexpr Index context = 128;
 constexpr Index kv_bytes_per_token = 2 * layers * 32 * sizeof(float);
 
-const Model<float>& model() {
-  static const Model<float> model(
-      Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models/mha_4_layers"),
-      1);
-  return model;
+const AnyModel& model() {
+  static const std::unique_ptr<AnyModel> model = [] {
+    const Checkpoint checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) /
+                                "tests/reference/fixtures/lazyllm/models/mha_4_layers");
+    return open_model(checkpoint.config(), weights_of(checkpoint), {});
+  }();
+  return *model;
 }
 
 MethodOptions method(Method kind, const std::string& schedule = "paper", double keep = 0.5) {
@@ -49,9 +52,10 @@ Item item(Index prompt_bytes, Index max_tokens) {
   return item;
 }
 
-ItemResult evaluate(const MethodOptions& options, const Item& item, Index repeats = 0) {
+ItemResult evaluate(const MethodOptions& options, const Item& item, Index repeats = 0,
+                    const ChatTemplate* chat = nullptr) {
   const ToyTokenizer tokenizer(3);
-  return Evaluator<float>(options, model(), model(), tokenizer, context, 1).evaluate(item, repeats);
+  return Evaluator(options, model(), model(), tokenizer, context, chat).evaluate(item, repeats);
 }
 
 TokenId likeliest(std::span<const float> logits) {
@@ -60,10 +64,10 @@ TokenId likeliest(std::span<const float> logits) {
 
 /// What dense inference writes after `tokens`.
 std::vector<TokenId> greedy(const std::vector<TokenId>& tokens, Index count) {
-  DenseDecoder<float> decoder(model(), std::ssize(tokens) + count, 1);
-  std::vector<TokenId> written = {likeliest(decoder.step(tokens))};
+  const auto decoder = model().dense(std::ssize(tokens) + count);
+  std::vector<TokenId> written = {likeliest(decoder->step(tokens))};
   while (std::ssize(written) < count && written.back() > 2) {
-    written.push_back(likeliest(decoder.step({&written.back(), 1})));
+    written.push_back(likeliest(decoder->step({&written.back(), 1})));
   }
   return written;
 }
@@ -98,6 +102,26 @@ TEST_CASE("dense: the decoder's own greedy text, operations and memory") {
   scored.answers = {"x", text({written[0]})};
   CHECK(evaluate(method(Method::dense), scored).runs[0].score ==
         score("tiny_passkey", run.prediction, scored.answers, {}));
+}
+
+TEST_CASE("a chat template goes around the prompt, but not around those of few-shot and code sets") {
+  const ToyTokenizer tokenizer(3);
+  const ChatTemplate chat("<|im_start|>", "");
+  for (const Index bytes : {8, 300}) {  // the longer one loses its middle, the template's ends stay
+    CAPTURE(bytes);
+    Item one = item(bytes, 8);
+    const std::vector<TokenId> asked = cut_middle(chat.encode(tokenizer, one.prompt), context - 8);
+    const ItemResult result = evaluate(method(Method::dense), one, 0, &chat);
+    CHECK(result.prompt_tokens == std::ssize(asked));
+    CHECK(result.runs.at(0).prediction == text(greedy(asked, 8)));
+
+    one.all_classes = {"w5"};
+    for (const char* dataset : {"trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p", "tiny_few_shot"}) {
+      one.dataset = dataset;
+      CHECK(evaluate(method(Method::dense), one, 0, &chat).prompt_tokens ==
+            std::ssize(cut_middle(tokenizer.encode(one.prompt, true), context - 8)));
+    }
+  }
 }
 
 TEST_CASE("lazy with nothing to prune equals dense in everything but time") {
@@ -161,7 +185,7 @@ TEST_CASE("compression: dense inference on the least likely tokens, its own work
   const MethodOptions options = method(Method::compress);
   const Item one = item(59, 6);
   const std::vector<TokenId> tokens = ToyTokenizer(3).encode(one.prompt, true);
-  const TokenLogProbabilities likely = token_log_probabilities(model(), tokens, 1);
+  const TokenLogProbabilities likely = model().log_probabilities(tokens);
   const auto kept = keep_informative(tokens, likely.values, {0.5, 1, 1});
   const ItemResult result = evaluate(options, one, 20);
   REQUIRE(result.runs.size() == 1);
@@ -187,7 +211,7 @@ TEST_CASE("timing: each turn has a dense run and one of the method, over as many
 TEST_CASE("prompts lose their middle so that prompt and answer fit the context") {
   const ToyTokenizer tokenizer(3);
   const Item one = item(300, 28);
-  Evaluator<float> evaluator(method(Method::dense), model(), model(), tokenizer, 90, 1);
+  Evaluator evaluator(method(Method::dense), model(), model(), tokenizer, 90);
   const ItemResult result = evaluator.evaluate(one, 0);
   CHECK(result.prompt_tokens == 62);
   CHECK(result.runs[0].prediction == text(greedy(cut_middle(tokenizer.encode(one.prompt, true), 62), 28)));
@@ -204,7 +228,7 @@ TEST_CASE("an answer ends at a stop token; that of samsum at its first line, whi
   REQUIRE(std::ranges::find(written, written[at]) == written.begin() + at);
   const auto evaluate_with = [&](TokenId line_feed) {
     const ToyTokenizer tokenizer(line_feed);
-    return Evaluator<float>(method(Method::dense), model(), model(), tokenizer, context, 1).evaluate(one, 0).runs.at(0);
+    return Evaluator(method(Method::dense), model(), model(), tokenizer, context).evaluate(one, 0).runs.at(0);
   };
   CHECK(evaluate_with(written[at]).tokens == 8);  // elsewhere a line feed is nothing special
   one.dataset = "samsum";

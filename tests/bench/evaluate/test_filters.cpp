@@ -9,8 +9,6 @@
 #include "bench/evaluate/filters.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
 
-#include "examples/llama/base.hpp"
-
 using namespace llama;
 using testing::check_rejected;
 
@@ -48,17 +46,6 @@ TokenList slowly_kept(TokenList tokens, std::vector<double> ranks, const FilterO
 }
 
 }  // namespace
-
-TEST_CASE("cut_middle keeps the first and the last half exactly") {
-  CHECK(cut_middle(numbered(10), 10) == numbered(10));
-  CHECK(cut_middle(numbered(10), 11) == numbered(10));
-  CHECK(cut_middle(numbered(10), 9) == TokenList{100, 101, 102, 103, 106, 107, 108, 109});
-  CHECK(cut_middle(numbered(10), 8) == TokenList{100, 101, 102, 103, 106, 107, 108, 109});
-  CHECK(cut_middle(numbered(10), 2) == TokenList{100, 109});
-  CHECK(cut_middle(numbered(10), 3) == TokenList{100, 109});
-  CHECK(cut_middle({}, 2).empty());
-  check_rejected<std::invalid_argument>([] { cut_middle(numbered(3), 1); }, {"at most 1", "at least 2"});
-}
 
 TEST_CASE("keep_highest equals taking away the lowest one by one") {
   std::mt19937 random(3);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -18,6 +19,11 @@ namespace {
 
 const std::filesystem::path models =
     std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models";
+
+std::unique_ptr<AnyModel> open_named(const char* name) {
+  const Checkpoint checkpoint(models / name);
+  return open_model(checkpoint.config(), weights_of(checkpoint), {});
+}
 
 std::vector<TokenId> made_up_prompt(int length) {
   std::vector<TokenId> prompt;
@@ -44,39 +50,39 @@ TokenId likeliest(std::span<const float> logits) {
 }  // namespace
 
 TEST_CASE("agreement: what is kept whole agrees in every token and every bit") {
-  const Model<float> model(Checkpoint(models / "gqa2_6_layers"), 1);
-  DenseDecoder<float> dense(model, 64, 1);
-  LazyDecoder<float> lazy(model, 64, 1, make_pruner(lazyllm::Preset{}));
-  const Reference reference = make_reference(dense, made_up_prompt(50), 8, {});
-  const Outcome outcome = agree(lazy, reference);
+  const auto model = open_named("gqa2_6_layers");
+  const auto dense = model->dense(64);
+  const auto lazy = model->lazy(64, make_pruner(lazyllm::Preset{}));
+  const Reference reference = make_reference(*dense, made_up_prompt(50), 8, {});
+  const Outcome outcome = agree(*lazy, reference);
   CHECK(outcome.positions == 8);
   CHECK(outcome.equal == 8);
   CHECK(outcome.kl == 0);
 }
 
 TEST_CASE("agreement: against every position run anew, with textbook probabilities") {
-  const Model<float> model(Checkpoint(models / "gqa2_6_layers"), 1);
-  const Index vocab = model.config().vocab;
-  DenseDecoder<float> dense(model, 128, 1);
+  const auto model = open_named("gqa2_6_layers");
+  const Index vocab = model->config().vocab;
+  const auto dense = model->dense(128);
   Index equal = 0;
   Index equal_after_others = 0;
   Index near_ties = 0;
   for (int length = 30; length < 110; length += 10) {
-    const Reference reference = make_reference(dense, made_up_prompt(length), 6, {});
-    LazyDecoder<float> lazy(model, 128, 1, make_pruner(preset("2:0.3,4:0.5", "mean:4", 2, 3)));
-    const Outcome outcome = agree(lazy, reference);
+    const Reference reference = make_reference(*dense, made_up_prompt(length), 6, {});
+    const auto lazy = model->lazy(128, make_pruner(preset("2:0.3,4:0.5", "mean:4", 2, 3)));
+    const Outcome outcome = agree(*lazy, reference);
 
     REQUIRE(reference.tokens.size() == 6);
     Outcome expected{.positions = 6};
     std::vector<TokenId> text = reference.prompt;
     for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
-      dense.clear();
-      const auto dense_logits = dense.step(text);
+      dense->clear();
+      const auto dense_logits = dense->step(text);
       CHECK(likeliest(dense_logits) == reference.tokens[i]);
       // The pruned run depends on its steps: prompt, then one token at a time.
-      lazy.clear();
-      auto lazy_logits = lazy.step(reference.prompt);
-      for (std::size_t j = 0; j < i; ++j) lazy_logits = lazy.step({&reference.tokens[j], 1});
+      lazy->clear();
+      auto lazy_logits = lazy->step(reference.prompt);
+      for (std::size_t j = 0; j < i; ++j) lazy_logits = lazy->step({&reference.tokens[j], 1});
       const auto p = softmax(dense_logits);
       const auto own = static_cast<std::size_t>(likeliest(dense_logits));
       const auto choice = static_cast<std::size_t>(likeliest(lazy_logits));
@@ -107,16 +113,16 @@ TEST_CASE("agreement: against every position run anew, with textbook probabiliti
 }
 
 TEST_CASE("agreement: the dense text ends with its first token that ends texts") {
-  const Model<float> model(Checkpoint(models / "gqa2_6_layers"), 1);
-  DenseDecoder<float> dense(model, 64, 1);
-  const Reference whole = make_reference(dense, made_up_prompt(40), 8, {});
+  const auto model = open_named("gqa2_6_layers");
+  const auto dense = model->dense(64);
+  const Reference whole = make_reference(*dense, made_up_prompt(40), 8, {});
   const TokenId end = whole.tokens[3];
   const auto first = std::ranges::find(whole.tokens, end) - whole.tokens.begin();
-  const Reference cut = make_reference(dense, made_up_prompt(40), 8, std::vector{end});
+  const Reference cut = make_reference(*dense, made_up_prompt(40), 8, std::vector{end});
   CHECK(std::ssize(cut.tokens) == first + 1);
   CHECK(cut.tokens.back() == end);
-  CHECK(std::ssize(cut.logits) == std::ssize(cut.tokens) * model.config().vocab);
-  CHECK(make_reference(dense, made_up_prompt(40), 1, {}).tokens.size() == 1);
+  CHECK(std::ssize(cut.logits) == std::ssize(cut.tokens) * model->config().vocab);
+  CHECK(make_reference(*dense, made_up_prompt(40), 1, {}).tokens.size() == 1);
 }
 
 TEST_CASE("KL: of equal distributions 0, of known ones as by hand, finite where a logit is far away") {
@@ -132,18 +138,18 @@ TEST_CASE("KL: of equal distributions 0, of known ones as by hand, finite where 
 
 TEST_CASE("operations: as the decoders count them") {
   for (const char* name : {"gqa2_6_layers", "mha_4_layers", "qwen2_5_layers", "gqa4_3_layers"}) {
-    const Model<float> model(Checkpoint(models / name), 1);
+    const auto model = open_named(name);
     for (const int length : {1, 2, 9, 100}) {
-      DenseDecoder<float> dense(model, 128, 1);
-      dense.step(made_up_prompt(length));
-      CHECK(prefill_operations(model.config(), length) == dense.operations());
+      const auto dense = model->dense(128);
+      dense->step(made_up_prompt(length));
+      CHECK(prefill_operations(model->config(), length) == dense->operations());
       for (const lazyllm::Preset& pruned : {preset("1:0.3", "last", 0, 1), preset("1:0.5,2:0.1", "mean:4+pool:3", 4, 8),
                                             preset("2:0.01", "last", 60, 60)}) {
         CAPTURE(nlohmann::json(pruned).dump());
         CAPTURE(length);
-        LazyDecoder<float> lazy(model, 128, 1, make_pruner(pruned));
-        lazy.step(made_up_prompt(length));
-        CHECK(prefill_operations(model.config(), length, pruned) == lazy.operations());
+        const auto lazy = model->lazy(128, make_pruner(pruned));
+        lazy->step(made_up_prompt(length));
+        CHECK(prefill_operations(model->config(), length, pruned) == lazy->operations());
       }
     }
   }

@@ -12,6 +12,7 @@
 #include "examples/calibrate/prompts.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/program/pruning_options.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
 #include "tests/examples/llama/process.hpp"
 #include "tests/examples/llama/toy_model.hpp"
 
@@ -20,9 +21,9 @@ using namespace llama;
 namespace {
 
 /// lazyllm-calibrate as a user runs it, in a folder of its own with a toy model and four prompts.
-class Program {
+class CalibrateProgram {
  public:
-  Program() {
+  CalibrateProgram() {
     std::string lines;
     for (int i = 0; i < 4; ++i) {
       std::string prompt;
@@ -60,7 +61,7 @@ nlohmann::json untimed(nlohmann::json file) {
 }  // namespace
 
 TEST_CASE("calibrate: presets whose figures a run of the preset confirms") {
-  const Program program;
+  const CalibrateProgram program;
   const auto result = program.run("schedules.json");
   CAPTURE(result.err);
   REQUIRE(result.status == 0);
@@ -75,30 +76,30 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms") {
   CHECK(file["presets"].size() == 3);
 
   const Checkpoint checkpoint(program.toy().model);
-  const Model<float> model(checkpoint, 1);
+  const auto model = open_model(checkpoint.config(), weights_of(checkpoint), {});
   const auto tokenizer = open_tokenizer(program.toy().tokenizer, checkpoint.config().vocab);
-  DenseDecoder<float> dense(model, 256, 1);
+  const auto dense = model->dense(256);
   double fastest = 1;
   for (const int percent : {1, 5, 10}) {
     const std::string name = std::to_string(percent) + "%";
     CAPTURE(name);
     const lazyllm::Preset preset = read_preset(program.path("schedules.json") + "#" + name, test::ToyModel::layers);
-    LazyDecoder<float> lazy(model, 256, 1, make_pruner(preset));
+    const auto lazy = model->lazy(256, make_pruner(preset));
     std::vector<Outcome> outcomes;
     double dense_operations = 0;
     double lazy_operations = 0;
     std::vector<SearchPrompt> prompts;
     for (const Prompt& prompt : read_prompts(program.path("prompts.jsonl"))) {
-      const double dense_before = dense.operations();
-      const double lazy_before = lazy.operations();
+      const double dense_before = dense->operations();
+      const double lazy_before = lazy->operations();
       const std::vector<TokenId> tokens = tokenizer->encode(prompt.text, true);
-      dense.clear();
-      dense.step(tokens);
-      lazy.clear();
-      lazy.step(tokens);
-      dense_operations += dense.operations() - dense_before;
-      lazy_operations += lazy.operations() - lazy_before;
-      outcomes.push_back(agree(lazy, make_reference(dense, tokens, 4, tokenizer->stop_tokens())));
+      dense->clear();
+      dense->step(tokens);
+      lazy->clear();
+      lazy->step(tokens);
+      dense_operations += dense->operations() - dense_before;
+      lazy_operations += lazy->operations() - lazy_before;
+      outcomes.push_back(agree(*lazy, make_reference(*dense, tokens, 4, tokenizer->stop_tokens())));
       prompts.push_back({prompt.category, outcomes.back().positions});
     }
     const Agreement agreement = summarize(prompts, outcomes);
@@ -120,7 +121,7 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms") {
 }
 
 TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not been") {
-  const Program program;
+  const CalibrateProgram program;
   REQUIRE(program.run("whole.json").status == 0);
   const std::string log = test::read(program.path("whole.json.log.jsonl"));
   const auto lines = std::ranges::count(log, '\n');
@@ -149,7 +150,7 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
 }
 
 TEST_CASE("calibrate: options are obeyed") {
-  const Program program;
+  const CalibrateProgram program;
   REQUIRE(program.run("few.json", {"--runs", "3", "--prompts-limit", "2", "--dtype", "bf16"}).status == 0);
   const std::string log = test::read(program.path("few.json.log.jsonl"));
   CHECK(std::ranges::count(log, '\n') <= 1 + 3 * 2);
@@ -158,7 +159,7 @@ TEST_CASE("calibrate: options are obeyed") {
 }
 
 TEST_CASE("calibrate: prompts longer than the model can run lose their middle") {
-  const Program program;
+  const CalibrateProgram program;
   const std::string text = program.write("long.txt", std::string(3000, 'a') + std::string(3000, 'b'));
   const auto result = program.run("long.json", {"--data", text, "--runs", "1"});
   CAPTURE(result.err);
@@ -166,7 +167,7 @@ TEST_CASE("calibrate: prompts longer than the model can run lose their middle") 
 }
 
 TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
-  const Program program;
+  const CalibrateProgram program;
   const auto check = [&](const std::vector<std::string>& arguments, int status,
                          std::initializer_list<const char*> parts) {
     const auto result = program.run("out.json", arguments);
@@ -178,7 +179,11 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
   };
   check({"--runs", "0"}, 2, {"--runs"});
   check({"--prompts-limit", "0"}, 2, {"--prompts-limit", "at least 1"});
-  check({"--dtype", "f16"}, 2, {"--dtype"});
+  check({"--dtype", "f64"}, 2, {"--dtype"});
+  check({"--dtype", "f16"}, 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});
+#ifndef LAZYLLM_HAS_CUDA
+  check({"--device", "cuda"}, 1, {"--device cuda: this build has no CUDA"});
+#endif
   check({"--unknown"}, 2, {"--unknown"});
   check({"--tokens", "511"}, 1, {"--tokens 511", "1 to 510"});
   check({"--data", program.path("none.jsonl")}, 1, {"none.jsonl", "cannot be read"});

@@ -18,6 +18,16 @@ inline std::filesystem::path real_input(const std::string& name) {
   return std::filesystem::path(folder ? folder : LAZYLLM_SOURCE_DIR "/../shared/data") / name;
 }
 
+/// A file that examples/models/fetch.sh or tests/reference/make_pretrained_reference.py makes; may be absent.
+inline std::filesystem::path cached(const std::string& name) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path folder = cache != nullptr && *cache != 0
+                                           ? std::filesystem::path(cache)
+                                           : std::filesystem::path(home ? home : "") / ".cache";
+  return folder / "lazyllm" / name;
+}
+
 /// All of a file; empty if there is none.
 inline std::string read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

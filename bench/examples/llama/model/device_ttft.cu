@@ -49,7 +49,7 @@ struct TimedAttention {
     timer->stop(context.stream());
   }
   auto queries(const lazyllm::LayerPlan& plan) const { return block.queries(plan); }
-  auto keys(const lazyllm::LayerPlan& plan, Index s) const { return block.keys(plan, s); }
+  auto key_view(const lazyllm::LayerPlan& plan, Index s) const { return block.key_view(plan, s); }
 };
 
 struct TimedFeedForward {
@@ -69,13 +69,13 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
                      const std::vector<std::vector<TokenId>>& prompts, cudaStream_t stream) {
   using Sequence = CudaDevice::Sequence<T>;
   lazyllm::cuda::Context context(stream);
-  Shared<T, CudaDevice> shared(context, model, KvRoom(what.prompt, what.batch));
+  BlockResources<T, CudaDevice> resources(context, model, KvCacheSize(what.prompt, what.batch));
   const ModelConfig& config = model.config();
   std::vector<lazyllm::bench::StreamTimer> timers(static_cast<std::size_t>(2 * config.layers));
   std::vector<lazyllm::LazyDecoderLayer<TimedAttention, TimedFeedForward>> layers;
   for (Index layer = 0; layer < config.layers; ++layer) {
     lazyllm::bench::StreamTimer* const own = &timers[static_cast<std::size_t>(2 * layer)];
-    layers.emplace_back(TimedAttention{{&shared, layer}, own}, TimedFeedForward{{&shared, layer}, own + 1});
+    layers.emplace_back(TimedAttention{{&resources, layer}, own}, TimedFeedForward{{&resources, layer}, own + 1});
   }
   std::vector<TokenId> tokens;
   for (const auto& prompt : prompts) tokens.insert(tokens.end(), prompt.begin(), prompt.end());
@@ -150,7 +150,7 @@ Index DeviceBench::weight_bytes() const {
 DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pruner) {
   const DeviceModel& model = state_->model;
   const cudaStream_t stream = state_->stream.get();
-  const KvRoom room(what.prompt + what.generate, what.batch);
+  const KvCacheSize size(what.prompt + what.generate, what.batch);
   const auto prompts = random_prompts(model.config(), what);
   const std::vector<Tokens> whole = parts(prompts, 0, what.prompt);
   lazyllm::bench::StreamTimer timer;
@@ -181,15 +181,15 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPru
   const Index lazy_steps = what.repeats * (what.generate - 1);
   for (Index i = 0; i < what.repeats; ++i) {
     {
-      DenseDecoder<T, CudaDevice> decoder(model, room, stream);
+      DenseDecoder<T, CudaDevice> decoder(model, size, stream);
       run(decoder, times.dense, what.generate, [] {});
     }
     {
-      LazyDecoder<T, CudaDevice> decoder(model, room, stream, Pruner(lazyllm::KeepAll()));
+      LazyDecoder<T, CudaDevice> decoder(model, size, stream, Pruner(lazyllm::KeepAll()));
       run(decoder, times.keep_one, 1, [] {});
     }
     {
-      LazyDecoder<T, CudaDevice> decoder(model, room, stream, pruner);
+      LazyDecoder<T, CudaDevice> decoder(model, size, stream, pruner);
       run(decoder, times.lazy, what.generate, [&] {
         times.revived_per_step += static_cast<double>(decoder.stats().revived()) / static_cast<double>(lazy_steps);
       });

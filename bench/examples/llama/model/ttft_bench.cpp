@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -17,8 +16,10 @@
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/model/cpu.hpp"
+#include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/pruning_options.hpp"
+#include "examples/llama/program/timing.hpp"
 #ifdef LAZYLLM_HAS_CUDA
 #include "bench/examples/llama/model/device_report.hpp"
 #include "bench/examples/llama/model/device_ttft.hpp"
@@ -27,7 +28,6 @@
 namespace {
 
 using namespace llama;
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string device = "cpu";
@@ -54,7 +54,7 @@ Times measure(Decoder& decoder, const std::vector<TokenId>& prompt, Index genera
   const auto timed = [](const auto& run) {
     const Clock::time_point start = Clock::now();
     run();
-    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    return milliseconds_since(start);
   };
   decoder.clear();
   Times times;
@@ -67,13 +67,20 @@ Times measure(Decoder& decoder, const std::vector<TokenId>& prompt, Index genera
   return times;
 }
 
-/// Median over the runs.
+/// Median of `value(run)`.
 template <class Value>
-double median(const std::vector<std::array<Times, 3>>& runs, const Value& value) {
+double median_of(const std::vector<Times>& runs, const Value& value) {
   std::vector<double> values;
-  for (const auto& run : runs) values.push_back(value(run));
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
+  for (const Times& run : runs) values.push_back(value(run));
+  return median(values);
+}
+
+/// Median of `value` of a run over that of the other's run of the same turn.
+template <class Value>
+double median_ratio(const std::vector<Times>& runs, const std::vector<Times>& others, const Value& value) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < runs.size(); ++i) ratios.push_back(value(runs[i]) / value(others[i]));
+  return median(ratios);
 }
 
 /// Throws `std::invalid_argument` for options that only a CUDA device has.
@@ -97,54 +104,44 @@ nlohmann::ordered_json run(const Options& options) {
   DenseDecoder<T> dense(model, capacity, options.threads);
   LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(lazyllm::KeepAll()));
   LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
-  const auto measure_all = [&] {
-    return std::array{measure(dense, prompt, generate), measure(keep_one, prompt, generate),
-                      measure(lazy, prompt, generate)};
+  const auto measured = [&](Index repeats) {
+    return interleaved(
+        repeats, [&] { return gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads); },
+        [&] { return measure(dense, prompt, generate); }, [&] { return measure(keep_one, prompt, generate); },
+        [&] { return measure(lazy, prompt, generate); });
   };
-  measure_all();  // warm-up
-  std::vector<std::array<Times, 3>> runs;
-  double gemm = 0;
-  for (Index i = 0; i < options.repeats; ++i) {
-    gemm = std::max(gemm, gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads));
-    runs.push_back(measure_all());
-  }
-  constexpr std::size_t dense_run = 0;
-  constexpr std::size_t keep_one_run = 1;
-  constexpr std::size_t lazy_run = 2;
-  const auto prefill = [&](std::size_t which) {
-    return median(runs, [&](const auto& run) { return run[which].prefill_ms; });
-  };
-  const auto decode = [&](std::size_t which) {
-    return median(runs, [&](const auto& run) { return run[which].decode_ms; });
-  };
-  const double dense_rate = runs[0][dense_run].operations / prefill(dense_run) * 1e3;
-  return {
-      {"shape", options.shape},
-      {"dtype", options.dtype},
-      {"threads", options.threads},
-      {"prompt_tokens", prompt_length},
-      {"schedule", options.pruning.schedule},
-      {"repeats", options.repeats},
-      {"dense_ms", prefill(dense_run)},
-      {"lazy_ms", prefill(lazy_run)},
-      {"speedup", median(runs, [](const auto& run) { return run[dense_run].prefill_ms / run[lazy_run].prefill_ms; })},
-      {"ideal_speedup", runs[0][dense_run].operations / runs[0][lazy_run].operations},
-      {"keep_one_ms", prefill(keep_one_run)},
-      {"overhead_percent",
-       median(runs,
-              [](const auto& run) { return 100 * (run[keep_one_run].prefill_ms / run[dense_run].prefill_ms - 1); })},
-      {"dense_gflops", dense_rate * 1e-9},
-      {"gemm_gflops", gemm * 1e-9},
-      {"dense_share_of_gemm_percent", 100 * dense_rate / gemm},
-      {"generated_tokens", generate},
-      {"dense_decode_ms", decode(dense_run)},
-      {"lazy_decode_ms", decode(lazy_run)},
-      {"dense_generation_ms", prefill(dense_run) + decode(dense_run)},
-      {"lazy_generation_ms", prefill(lazy_run) + decode(lazy_run)},
-      {"generation_speedup", median(runs, [](const auto& run) {
-         return (run[dense_run].prefill_ms + run[dense_run].decode_ms) /
-                (run[lazy_run].prefill_ms + run[lazy_run].decode_ms);
-       })}};
+  measured(1);  // warm-up
+  const auto [gemm_rates, dense_runs, keep_one_runs, lazy_runs] = measured(options.repeats);
+  const double gemm = std::ranges::max(gemm_rates);
+  const auto prefill = [](const Times& run) { return run.prefill_ms; };
+  const auto decode = [](const Times& run) { return run.decode_ms; };
+  const auto whole = [](const Times& run) { return run.prefill_ms + run.decode_ms; };
+  const double dense_ms = median_of(dense_runs, prefill);
+  const double lazy_ms = median_of(lazy_runs, prefill);
+  const double dense_decode_ms = median_of(dense_runs, decode);
+  const double lazy_decode_ms = median_of(lazy_runs, decode);
+  const double dense_rate = dense_runs[0].operations / dense_ms * 1e3;
+  return {{"shape", options.shape},
+          {"dtype", options.dtype},
+          {"threads", options.threads},
+          {"prompt_tokens", prompt_length},
+          {"schedule", options.pruning.schedule},
+          {"repeats", options.repeats},
+          {"dense_ms", dense_ms},
+          {"lazy_ms", lazy_ms},
+          {"speedup", median_ratio(dense_runs, lazy_runs, prefill)},
+          {"ideal_speedup", dense_runs[0].operations / lazy_runs[0].operations},
+          {"keep_one_ms", median_of(keep_one_runs, prefill)},
+          {"overhead_percent", 100 * (median_ratio(keep_one_runs, dense_runs, prefill) - 1)},
+          {"dense_gflops", dense_rate * 1e-9},
+          {"gemm_gflops", gemm * 1e-9},
+          {"dense_share_of_gemm_percent", 100 * dense_rate / gemm},
+          {"generated_tokens", generate},
+          {"dense_decode_ms", dense_decode_ms},
+          {"lazy_decode_ms", lazy_decode_ms},
+          {"dense_generation_ms", dense_ms + dense_decode_ms},
+          {"lazy_generation_ms", lazy_ms + lazy_decode_ms},
+          {"generation_speedup", median_ratio(dense_runs, lazy_runs, whole)}};
 }
 
 using Save = std::function<void(const nlohmann::ordered_json&)>;

@@ -22,7 +22,7 @@ void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index
     fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
          "], allowed are [", plan.query_rows(), " x ", width, "]");
   if (shape.head_dim > kernels::widest_head)
-    fail("attention: head width ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
+    fail("attention: head_dim ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
 
   struct Pass {
     const typename DevicePlan<T>::Tiles* tiles;

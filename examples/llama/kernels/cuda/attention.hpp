@@ -12,8 +12,8 @@ namespace llama {
 /// the same to it. K and V of no other token are read. `queries` and `out` are `[plan.query_rows() x heads *
 /// head_dim]`, rotated, on the device and without gaps within a row; `out` may not be `queries`.
 ///
-/// 16-bit types with head widths 32, 64, 96 and 128 run on tensor cores, if heads and rows lie at multiples of 16
-/// bytes; all else, float too, on a plain kernel for even head widths up to 256. Sequences with few queries are cut
+/// 16-bit types with head dimensions 32, 64, 96 and 128 run on tensor cores, if heads and rows lie at multiples of 16
+/// bytes; all else, float too, on a plain kernel for even head dimensions up to 256. Sequences with few queries are cut
 /// into parts of the keys, so that one long sequence fills the device; cut the same on every device and in every batch.
 ///
 /// The partial results of cut sequences take scratch memory of the context. Throws `std::invalid_argument` when the

@@ -365,7 +365,7 @@ void launch_tiles(lazyllm::cuda::Context& context, const AttentionProblem<T>& pr
                 TileMemory<T, Shape, width>::bytes, attend_tile<T, width, Shape>, problem);
 }
 
-/// Launches the tensor-core kernel for 16-bit types if there is one for the head width.
+/// Launches the tensor-core kernel for 16-bit types if there is one for the head dimension.
 template <class Shape, class T>
 bool launch_tensor(lazyllm::cuda::Context& context, const AttentionProblem<T>& problem) {
   switch (problem.head_dim) {

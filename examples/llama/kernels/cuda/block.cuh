@@ -34,16 +34,26 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-/// The sum of the values of all threads, in the same order every time.
-__device__ inline float block_sum(float value) {
+/// `combine` of the warps' results, in the same order every time.
+template <class Combine>
+__device__ float block_combine(float of_own_warp, const Combine& combine) {
   __shared__ float of_warp[warp_size];
-  value = lanes_sum(value);
-  if (lane() == 0) of_warp[warp()] = value;
+  if (lane() == 0) of_warp[warp()] = of_own_warp;
   __syncthreads();
   float result = of_warp[0];
-  for (int w = 1; w < threads() / warp_size; ++w) result += of_warp[w];
+  for (int w = 1; w < threads() / warp_size; ++w) result = combine(result, of_warp[w]);
   __syncthreads();  // for the next call
   return result;
+}
+
+/// The sum of the values of all threads.
+__device__ inline float block_sum(float value) {
+  return block_combine(lanes_sum(value), [](float a, float b) { return a + b; });
+}
+
+/// The highest value of all threads.
+__device__ inline float block_max(float value) {
+  return block_combine(warp_max(value), [](float a, float b) { return fmaxf(a, b); });
 }
 
 }  // namespace llama::kernels

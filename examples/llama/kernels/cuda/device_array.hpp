@@ -18,6 +18,7 @@ class DeviceArray {
 
   T* data() const { return memory_.rows().data; }
   std::span<const T> values() const { return {data(), static_cast<std::size_t>(count_)}; }
+  Index count() const { return count_; }
   Index bytes() const { return count_ * static_cast<Index>(sizeof(T)); }
 
  private:

@@ -45,7 +45,7 @@ DevicePlan<T>::DevicePlan(const AttentionShape& shape) : shape_(shape) {
   if (shape.kv_heads < 1 || shape.heads < 1 || shape.heads % shape.kv_heads != 0)
     fail("DevicePlan: ", shape.kv_heads, " key/value heads do not divide ", shape.heads, " heads");
   if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
-    fail("DevicePlan: head width ", shape.head_dim, " is out of range, even and at least 2");
+    fail("DevicePlan: head_dim ", shape.head_dim, " is out of range, even and at least 2");
 }
 
 template <class T>

@@ -1,41 +1,18 @@
 #pragma once
 
-#include <lazyllm/cuda.cuh>
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <lazyllm/cuda.cuh>
 #include <span>
 #include <vector>
 
 #include "examples/llama/kernels/attention_shape.hpp"
+#include "examples/llama/kernels/kv_view.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
-
-/// Where K and V of one sequence lie on the device, in all layers: contiguous, or in pages that may be anywhere behind
-/// `keys`. A value lies at the same offset from `values` as its key from `keys`. Strides count elements. Trivially
-/// copyable; nothing is owned.
-template <class T>
-struct KvView {
-  T* keys = nullptr;  ///< layer 0, head 0 of token 0, or of the first token of page 0
-  T* values = nullptr;
-  Index layer_stride = 0;
-  Index head_stride = 0;
-  Index position_stride = 0;
-  Index capacity = 0;                        ///< tokens that there is room for
-  const std::int32_t* page_table = nullptr;  ///< pages in order of position, on the device; null: contiguous
-  Index page_size = 0;                       ///< tokens in a page, a power of two
-  Index page_stride = 0;
-
-  bool operator==(const KvView&) const = default;
-
-  /// The keys of a layer as the library's scoring reads them; of a contiguous view without a page table.
-  lazyllm::PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
-    return {keys + layer * layer_stride, page_table, page_size, page_stride, position_stride, head_stride, kv_heads};
-  }
-};
 
 /// What the kernels need of a `LayerPlan`, on the device: its lists, where the caches are, and how attention is cut
 /// into blocks. Serves one context at a time. A layer whose plan equals the last one's uploads nothing.

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "examples/llama/kernels/cuda/block.cuh"
+#include "examples/llama/kernels/cuda/download.hpp"
 #include "examples/llama/kernels/cuda/elements.cuh"
 #include "examples/llama/kernels/cuda/launch.cuh"
+#include "examples/llama/kernels/cuda/layout.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
@@ -53,12 +55,31 @@ __global__ void __launch_bounds__(most_threads) gate_row(const RowsView<const T>
   store(gate, out.row(blockIdx.x) + i);
 }
 
+/// One block for each row.
+__global__ void __launch_bounds__(most_threads)
+    log_probability_of(const RowsView<const float> logits, const std::int32_t* tokens, float* out) {
+  const float* const row = logits.row(blockIdx.x);
+  float highest = -INFINITY;
+  for (Index i = thread(); i < logits.width; i += threads()) highest = fmaxf(highest, row[i]);
+  highest = block_max(highest);
+  float sum = 0;
+  for (Index i = thread(); i < logits.width; i += threads()) sum += expf(row[i] - highest);
+  sum = block_sum(sum);
+  if (thread() == 0) out[blockIdx.x] = row[tokens[blockIdx.x]] - highest - logf(sum);
+}
+
 }  // namespace kernels
 
 namespace {
 
 void check(const char* what, bool fits) {
   if (!fits) fail(what, ": the shapes of the arguments do not fit each other");
+}
+
+void check_tokens(const char* what, std::span<const std::int32_t> tokens, Index vocab) {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= vocab) fail(what, ": token ", token, " is out of range 0 to ", vocab - 1);
+  }
 }
 
 /// Whole warps for so much work, up to `most_threads`.
@@ -106,13 +127,29 @@ template <class T>
 void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens,
            RowsView<T> out) {
   check("embed", out.rows == std::ssize(tokens) && out.width == table.width);
-  for (const std::int32_t token : tokens) {
-    if (token < 0 || token >= table.rows) fail("embed: token ", token, " is out of range 0 to ", table.rows - 1);
-  }
+  check_tokens("embed", tokens, table.rows);
   const std::vector<Index> from(tokens.begin(), tokens.end());
   std::vector<Index> to(tokens.size());
   std::iota(to.begin(), to.end(), Index{0});
   copy_rows<T>(context, table, from, out, to);
+}
+
+void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> logits,
+                       std::span<const std::int32_t> tokens, std::span<float> out) {
+  check("log_probabilities", logits.rows == std::ssize(tokens) && tokens.size() == out.size());
+  check_tokens("log_probabilities", tokens, logits.width);
+  if (tokens.empty()) return;
+  kernels::Layout layout;
+  const Index tokens_at = layout.add<std::int32_t>(std::ssize(tokens));
+  const Index results_at = layout.add<float>(std::ssize(tokens));
+  std::byte* const memory = context.workspace(layout.bytes());
+  auto* const device_tokens = kernels::at<std::int32_t>(memory, tokens_at);
+  auto* const results = kernels::at<float>(memory, results_at);
+  context.upload(tokens, device_tokens);
+  kernels::launch(context, dim3(static_cast<unsigned>(logits.rows)), threads_for(logits.width),
+                  kernels::log_probability_of, logits, static_cast<const std::int32_t*>(device_tokens), results);
+  const float* const values = download(context, results, std::ssize(tokens));
+  std::copy_n(values, out.size(), out.begin());
 }
 
 #define LAZYLLM_INSTANTIATE(T)                                                                                    \

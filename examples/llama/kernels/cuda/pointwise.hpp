@@ -1,11 +1,10 @@
 #pragma once
 
-#include <lazyllm/cuda.cuh>
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <lazyllm/cuda.cuh>
 #include <span>
 
 #include "examples/llama/library.hpp"
@@ -33,6 +32,12 @@ void swiglu(lazyllm::cuda::Context& context, RowsView<const T> gate_up, RowsView
 template <class T>
 void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens,
            RowsView<T> out);
+
+/// out[i] = the natural logarithm of the probability that row i of `logits` `[tokens x vocab]` gives to `tokens[i]`.
+/// `tokens` and `out` are the host's; returns once `out` is there. Takes scratch memory of the context. Throws
+/// `std::invalid_argument` for a token outside 0 .. vocab - 1.
+void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> logits,
+                       std::span<const std::int32_t> tokens, std::span<float> out);
 
 #define LAZYLLM_DECLARE(T)                                                                                 \
   extern template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, \

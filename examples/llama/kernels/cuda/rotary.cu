@@ -101,8 +101,8 @@ template <class T>
 void check(const char* what, const DevicePlan<T>& plan, const RotaryView& table, Index rows, Index wanted_rows,
            Index width, Index wanted_width) {
   if (rows != wanted_rows || width != wanted_width || table.head_dim != plan.shape().head_dim)
-    fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_dim, ", allowed are [", wanted_rows,
-         " x ", wanted_width, "] with head width ", plan.shape().head_dim);
+    fail(what, ": rows [", rows, " x ", width, "] with head_dim ", table.head_dim, ", allowed are [", wanted_rows,
+         " x ", wanted_width, "] with head_dim ", plan.shape().head_dim);
   if (plan.tokens() > table.positions)
     fail(what, ": position ", plan.tokens() - 1, " is out of range 0 to ", table.positions - 1);
 }

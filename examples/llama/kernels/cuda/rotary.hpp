@@ -3,18 +3,10 @@
 #include <lazyllm/cuda.cuh>
 
 #include "examples/llama/kernels/cuda/device_plan.hpp"
+#include "examples/llama/kernels/rotary_table.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
-
-/// The memory of a `RotaryTable` copied to the device as it is, so that the angles are the CPU's: the
-/// `positions * head_dim` floats from `table.cosines(0)` on. Trivially copyable; nothing is owned.
-struct RotaryView {
-  const float* angles = nullptr;  ///< `[positions x (cosines, sines)]`, each `[head_dim / 2]`
-  Index positions = 0;
-  Index head_dim = 0;
-  bool interleaved = false;  ///< rotates the elements (2i, 2i+1) of a head, else (i, i + head_dim / 2)
-};
 
 /// Enqueues the rotation of queries `[plan.query_rows() x heads * head_dim]` in place, row i to
 /// `plan.query_positions()[i]`. Throws `std::invalid_argument` when the shapes do not fit each other or `table` is

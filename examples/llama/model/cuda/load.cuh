@@ -2,10 +2,10 @@
 
 #include <memory>
 
+#include "examples/llama/model/adapters.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/cuda/cuda_model.hpp"
 #include "examples/llama/model/cuda/device.cuh"
-#include "examples/llama/model/held_model.hpp"
 
 namespace llama {
 
@@ -30,7 +30,7 @@ inline Index weight_count(const ModelConfig& config) {
 template <class T>
 std::unique_ptr<AnyModel> load_to_device(const ModelConfig& config, const WeightSource& weights) {
   try {
-    return std::make_unique<HeldModel<T, CudaDevice>>(config, weights, model_stream());
+    return std::make_unique<ModelAdapter<T, CudaDevice>>(config, weights, model_stream());
   } catch (const lazyllm::cuda_error& error) {
     const Index bytes = weight_count(config) * static_cast<Index>(sizeof(T));
     throw error_at("the model's weights need " + in_mebibytes(bytes) + " on the device", error);

@@ -52,7 +52,15 @@ float dot(const float* a, const T* b, Index width) {
   return sum;
 }
 
-/// The scores of one sequence.
+/// Whether all numbers are finite.
+inline bool all_finite(const float* numbers, Index count) {
+  std::uint32_t highest = 0;
+  for (Index i = 0; i < count; ++i) highest = std::max(highest, std::bit_cast<std::uint32_t>(numbers[i]) & 0x7fffffffU);
+  return highest < 0x7f800000U;
+}
+
+/// The scores of one sequence. A number that is not finite in what is read makes all of them NaN: `exp` and `maxCoeff`
+/// need not pass it on where the host is compiled with -ffast-math.
 template <class T, class Keys>
 void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Keys>& task) {
   const std::span<const Position> limits = task.limits;
@@ -73,6 +81,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   float* const factors = query + heads * queries.head_dim;
 
   constexpr Index grain = 256;
+  bool finite = true;
   for (std::size_t r = 0; r < limits.size(); ++r) {
     const Index row = task.first_row + static_cast<Index>(r);
     const Index visible = limits[r];
@@ -93,10 +102,12 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
     context.for_chunks(heads, 1, [&](Index first, Index last) {
       for (Index head = first; head < last; ++head) {
         Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + head * stride, visible);
+        const bool good = all_finite(weight.data(), visible);
         weight = (weight - weight.maxCoeff()).exp();
-        factors[head] = 1 / (weight.sum() * static_cast<float>(heads));
+        factors[head] = good ? 1 / (weight.sum() * static_cast<float>(heads)) : 0;
       }
     });
+    finite &= std::find(factors, factors + heads, 0.0F) == factors + heads;
     const float share = reduce == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
     context.for_chunks(count, grain, [&](Index first, Index last) {
       // Plain loops: every element takes the same steps, whether a compiler vectorises it or not.
@@ -114,6 +125,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       }
     });
   }
+  if (!finite) std::ranges::fill(scores, std::bit_cast<float>(0x7fc00000U));
 }
 
 }  // namespace detail

@@ -3,28 +3,25 @@
 #include "lazyllm/backend/cuda/context.hpp"
 
 /// \file
-/// The two ways in which the backend's work gets onto the stream.
+/// The two ways in which the backend's work gets onto the stream. With `LAZYLLM_CUDA_EMULATION` defined, a C++ compiler
+/// takes the backend without them, and the includer has defined both to run kernels on the CPU. That is for the
+/// library's tests; see docs/design.md.
 
 #ifdef __CUDACC__
 
-#include <thrust/for_each.h>
-#include <thrust/iterator/counting_iterator.h>
 #include <thrust/system/cuda/execution_policy.h>
 #include <thrust/system_error.h>
 
-#include <cstdint>
-#include <exception>
-
 namespace lazyllm::cuda::detail {
 
-/// Enqueues `function(i)` for all i in [0, count). Throws `cuda_error`.
-template <class Function>
-void for_each(Context& context, std::uint32_t count, Function function) {
+/// Enqueues `call(policy)`, a call of a Thrust algorithm on `count` elements; nothing for none. Throws `cuda_error`.
+template <class Call>
+void thrust_call(Context& context, Index count, const Call& call) {
+  if (count == 0) return;
   try {
-    thrust::for_each_n(thrust::cuda::par_nosync.on(context.stream()), thrust::counting_iterator<std::uint32_t>(0),
-                       count, function);
+    call(thrust::cuda::par_nosync.on(context.stream()));
   } catch (const thrust::system_error& error) {
-    throw cuda_error(std::string("lazyllm: thrust::for_each_n: ") + error.what());
+    lazyllm::detail::fail<cuda_error>("Thrust: ", error.what());
   }
 }
 

@@ -7,41 +7,35 @@
 #include <string>
 #include <utility>
 
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/error.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/rows.hpp"
 
-namespace lazyllm::cuda {
-
-namespace detail {
+namespace lazyllm::cuda::detail {
 
 /// Throws `cuda_error` unless `code` is success.
 inline void check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  cudaGetLastError();  // so that the next call does not report this one again
-  throw cuda_error(std::string("lazyllm: ") + call + ": " + cudaGetErrorString(code));
+  cudaGetLastError();  // clears it, or the next call would report it again
+  lazyllm::detail::fail<cuda_error>(call, ": ", cudaGetErrorString(code));
 }
 
-/// For calls that must not throw: takes care that no later call reports their error as its own.
+/// Clears the error of a call that must not throw.
 inline void forget(cudaError_t code) noexcept {
   if (code != cudaSuccess) cudaGetLastError();
 }
 
-}  // namespace detail
-
-/// Device memory in the order of a stream: allocating and freeing are enqueued, so later work on the stream may use the
-/// memory, and earlier work may still use it once it has been freed.
+/// Device memory in stream order: earlier work on the stream may still use memory that has been freed.
 struct DeviceAllocator {
   static constexpr const char* call = "cudaMallocAsync";
 
   static cudaError_t allocate(void** memory, Index bytes, cudaStream_t stream) {
     return cudaMallocAsync(memory, static_cast<std::size_t>(bytes), stream);
   }
-  static void free(void* memory, cudaStream_t stream) noexcept { detail::forget(cudaFreeAsync(memory, stream)); }
+  static void free(void* memory, cudaStream_t stream) noexcept { forget(cudaFreeAsync(memory, stream)); }
 };
 
-/// Page-locked host memory, which both sides can read and write. Allocated at once; freeing waits for the stream, whose
-/// work may use it.
+/// Page-locked host memory, which the device can read and write. Freeing waits for the work on the stream.
 struct PinnedAllocator {
   static constexpr const char* call = "cudaMallocHost";
 
@@ -49,12 +43,12 @@ struct PinnedAllocator {
     return cudaMallocHost(memory, static_cast<std::size_t>(bytes));
   }
   static void free(void* memory, cudaStream_t stream) noexcept {
-    detail::forget(cudaStreamSynchronize(stream));
-    detail::forget(cudaFreeHost(memory));
+    forget(cudaStreamSynchronize(stream));
+    forget(cudaFreeHost(memory));
   }
 };
 
-/// Memory of a stream, which must outlive it. Move-only.
+/// Memory for work on a stream. The stream must outlive the memory. Move-only.
 template <class Allocator>
 class Memory {
  public:
@@ -65,7 +59,7 @@ class Memory {
     void* memory = nullptr;
     const cudaError_t code = Allocator::allocate(&memory, bytes, stream);
     if (code != cudaSuccess) {
-      detail::check(code, (std::string(Allocator::call) + " of " + std::to_string(bytes) + " bytes").c_str());
+      check(code, (std::string(Allocator::call) + " of " + std::to_string(bytes) + " bytes").c_str());
     }
     data_ = static_cast<std::byte*>(memory);
   }
@@ -107,28 +101,29 @@ class Event {
     return *this;
   }
   ~Event() {
-    if (event_ != nullptr) detail::forget(cudaEventDestroy(event_));
+    if (event_ != nullptr) forget(cudaEventDestroy(event_));
   }
 
   /// Marks the end of the work that is on the stream now. Throws `cuda_error`.
   void record(cudaStream_t stream) {
-    if (event_ == nullptr) detail::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
-    detail::check(cudaEventRecord(event_, stream), "cudaEventRecord");
+    if (event_ == nullptr) check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
 
   /// Waits for the work before the last `record`, if there was one. Throws `cuda_error`.
   void wait() const {
-    if (event_ != nullptr) detail::check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    if (event_ != nullptr) check(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-/// Growable matrix; growing keeps the rows. New rows are uninitialised. All work is enqueued on the context's stream,
-/// which must outlive the buffer and stays the buffer's: on another one, rows could be overwritten while they are read.
+/// Growable matrix; growing keeps the rows. New rows are uninitialised. All its work is on the stream of the context
+/// that it was first reserved with, which must outlive it. On another stream, rows could be overwritten while they are
+/// read.
 template <class Context, class T, class Allocator>
-class GrowingRows {
+class Buffer {
  public:
   using value_type = T;
 
@@ -144,9 +139,9 @@ class GrowingRows {
     const Index grown = rows_ == 0 ? rows : std::max(rows, 2 * rows_);
     Memory<Allocator> memory(context.stream(), grown * width * static_cast<Index>(sizeof(T)));
     if (rows_ > 0) {
-      detail::check(cudaMemcpyAsync(memory.data(), memory_.data(), static_cast<std::size_t>(rows_ * width_) * sizeof(T),
-                                    cudaMemcpyDefault, context.stream()),
-                    "cudaMemcpyAsync");
+      check(cudaMemcpyAsync(memory.data(), memory_.data(), static_cast<std::size_t>(rows_ * width_) * sizeof(T),
+                            cudaMemcpyDefault, context.stream()),
+            "cudaMemcpyAsync");
     }
     memory_ = std::move(memory);
     rows_ = grown;
@@ -162,4 +157,4 @@ class GrowingRows {
   Index width_ = 0;
 };
 
-}  // namespace lazyllm::cuda
+}  // namespace lazyllm::cuda::detail

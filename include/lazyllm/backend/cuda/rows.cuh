@@ -1,13 +1,20 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+#include <thrust/for_each.h>
+#include <thrust/iterator/counting_iterator.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/backend/cuda/launch.cuh"
-#include "lazyllm/core/host_device.hpp"
+#include "lazyllm/backend/cuda/layout.hpp"
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/host_device.hpp"
 
 namespace lazyllm::cuda {
 
@@ -35,24 +42,51 @@ struct CopyWord {
 template <class Word>
 void copy_words(Context& context, const RowPlaces* rows, Index count, Index row_bytes) {
   const Index words = row_bytes / static_cast<Index>(sizeof(Word));
-  const Index rows_at_once = UINT32_MAX / words;
-  for (; count > 0; count -= rows_at_once, rows += rows_at_once) {
-    for_each(context, static_cast<std::uint32_t>(std::min(count, rows_at_once) * words),
-             CopyWord<Word>{rows, static_cast<std::uint32_t>(words)});
+  const Index max_rows = UINT32_MAX / words;  // of a launch, so that 32 bits number their words
+  for (; count > 0; count -= max_rows, rows += max_rows) {
+    const Index all_words = std::min(count, max_rows) * words;
+    const CopyWord<Word> copy{rows, static_cast<std::uint32_t>(words)};
+    thrust_call(context, all_words, [=](const auto& policy) {
+      thrust::for_each_n(policy, thrust::counting_iterator<std::uint32_t>(0), static_cast<std::uint32_t>(all_words),
+                         copy);
+    });
   }
+}
+
+/// Enqueues the copy of `rows` rows of `row_bytes` bytes between matrices with these strides in bytes.
+inline void copy_matrix(Context& context, void* target, Index target_stride, const void* source, Index source_stride,
+                        Index row_bytes, Index rows) {
+  if (target_stride == row_bytes && source_stride == row_bytes) {  // one long row, which is faster
+    check(cudaMemcpyAsync(target, source, static_cast<std::size_t>(rows * row_bytes), cudaMemcpyDefault,
+                          context.stream()),
+          "cudaMemcpyAsync");
+  } else {
+    check(cudaMemcpy2DAsync(target, static_cast<std::size_t>(target_stride), source,
+                            static_cast<std::size_t>(source_stride), static_cast<std::size_t>(row_bytes),
+                            static_cast<std::size_t>(rows), cudaMemcpyDefault, context.stream()),
+          "cudaMemcpy2DAsync");
+  }
+}
+
+/// Calls `copy(first, count)` for pieces of `rows` rows, so that a piece has no more pinned memory than it needs.
+template <class Copy>
+void for_pieces(Index rows, Index row_bytes, const Copy& copy) {
+  constexpr Index piece_bytes = Index{1} << 20;
+  const Index piece = std::max<Index>(1, piece_bytes / std::max<Index>(1, row_bytes));
+  for (Index first = 0; first < rows; first += piece) copy(first, std::min(piece, rows - first));
 }
 
 }  // namespace detail
 
-/// Enqueues all `copies` at once, between matrices of one width in memory that the device can reach, in the widest
-/// words that all rows begin on and are made of. The lists are the host's and may be changed at once. Throws
-/// `cuda_error`.
+/// Enqueues all `copies` in one launch, between matrices of one width in memory that the device can reach, in the
+/// widest words that all rows begin on and are made of. The lists are the host's and may be changed when it returns.
+/// Throws `cuda_error`.
 template <class T>
 void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
   constexpr auto size = static_cast<Index>(sizeof(T));
   Index count = 0;
   Index width = 0;
-  std::uintptr_t places = 0;
+  std::uintptr_t places = 0;  // its low bits are 0 where those of all places are
   for (const RowCopy<T>& copy : copies) {
     if (copy.from.empty()) continue;
     count += std::ssize(copy.from);
@@ -72,18 +106,48 @@ void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
       }
     }
   });
-  const auto run = [&]<class Word>(Word) {
+  const auto copy_as = [&]<class Word>(Word) {
     detail::copy_words<Word>(context, detail::at<const detail::RowPlaces>(lists, 0), count, width * size);
   };
   if (places % sizeof(uint4) == 0) {
-    run(uint4{});
+    copy_as(uint4{});
   } else if (places % sizeof(std::uint32_t) == 0) {
-    run(std::uint32_t{});
+    copy_as(std::uint32_t{});
   } else if (places % sizeof(std::uint16_t) == 0) {
-    run(std::uint16_t{});
+    copy_as(std::uint16_t{});
   } else {
-    run(std::uint8_t{});
+    copy_as(std::uint8_t{});
   }
+}
+
+/// Copies `rows` on the device to `target` `[rows x width]` in any host memory, without gaps, and waits for the stream.
+/// Throws `cuda_error`.
+template <class T>
+void copy_to_host(Context& context, RowsView<const T> rows, T* target) {
+  constexpr auto size = static_cast<Index>(sizeof(T));
+  const Index row_bytes = rows.width * size;
+  detail::for_pieces(rows.rows, row_bytes, [&](Index first, Index count) {
+    const std::byte* const host = context.fetch(count * row_bytes, [&](std::byte* pinned) {
+      detail::copy_matrix(context, pinned, row_bytes, rows.row(first), rows.stride * size, row_bytes, count);
+    });
+    std::memcpy(static_cast<void*>(target + first * rows.width), host, static_cast<std::size_t>(count * row_bytes));
+  });
+}
+
+/// Enqueues the copy of `source` `[rows x width]` in any host memory, without gaps, to `rows` on the device. `source`
+/// may be changed when it returns. Throws `cuda_error`.
+template <class T>
+void copy_from_host(Context& context, const T* source, RowsView<T> rows) {
+  constexpr auto size = static_cast<Index>(sizeof(T));
+  const Index row_bytes = rows.width * size;
+  detail::for_pieces(rows.rows, row_bytes, [&](Index first, Index count) {
+    const auto bytes = static_cast<std::size_t>(count * row_bytes);
+    context.stage(
+        count * row_bytes, [&](std::byte* host) { std::memcpy(host, source + first * rows.width, bytes); },
+        [&](const std::byte* host) {
+          detail::copy_matrix(context, rows.row(first), rows.stride * size, host, row_bytes, row_bytes, count);
+        });
+  });
 }
 
 }  // namespace lazyllm::cuda

@@ -1,308 +1,113 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+#include <thrust/for_each.h>
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/zip_iterator.h>
+#include <thrust/transform.h>
+#include <thrust/tuple.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <span>
+#include <type_traits>
 
-#include "lazyllm/backend/cuda/block.cuh"
 #include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/backend/cuda/launch.cuh"
-#include "lazyllm/core/host_device.hpp"
-#include "lazyllm/importance/queries.hpp"
+#include "lazyllm/backend/cuda/layout.hpp"
+#include "lazyllm/backend/cuda/score_kernels.cuh"
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/backend/score_order.hpp"
+#include "lazyllm/engine/host_device.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/engine/queries.hpp"
 
 namespace lazyllm::cuda {
 
 namespace detail {
 
-__device__ inline float to_float(float value) { return value; }
-__device__ inline float to_float(__half value) { return __half2float(value); }
-__device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-/// Elements of 16 bytes.
-template <class T>
-inline constexpr int chunk_size = static_cast<int>(sizeof(uint4) / sizeof(T));
-
-/// The `count` elements at `from`, and zeros up to a whole chunk. One access where all of it is there and aligned.
-template <class T>
-__device__ void load_chunk(const T* from, int count, float (&chunk)[chunk_size<T>]) {
-  if (count >= chunk_size<T> && reinterpret_cast<std::uintptr_t>(from) % sizeof(uint4) == 0) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(from);
-    T values[chunk_size<T>];
-    memcpy(static_cast<void*>(values), &bits, sizeof(bits));
-#pragma unroll
-    for (int i = 0; i < chunk_size<T>; ++i) chunk[i] = to_float(values[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < chunk_size<T>; ++i) chunk[i] = i < count ? to_float(from[i]) : 0;
-  }
-}
-
-/// Of one part of the keys, for one query.
-struct PartialSoftmax {
-  float highest;
-  float sum;  // of exp(logit - highest)
-};
-
-/// The scores of one sequence. The keys are cut into parts, whose softmaxes are put together afterwards; the rows are
-/// done some at a time.
-template <class Keys>
-struct DeviceScoreTask {
-  Keys keys;
-  const Position* active;  // `[count]`, or null where the keys are the first positions
-  const Position* limits;  // `[rows]`
-  float* logits;           // `[rows at a time x heads x count]`
-  PartialSoftmax* parts;   // `[rows at a time x heads x part_count]`
-  float* scores;           // `[count]`
-  Index first_row;
-  int rows;
-  int count;
-  int part;  // keys of a part
-  int part_count;
-  int first_part_block;
-  int first_key_block;
-  Reduce reduce;
-};
-
-/// Which rows of each sequence are done now: `[first, first + count)`, as far as there are.
-struct RowRange {
-  int first;
-  int count;
-
-  __device__ int of(int rows) const { return rows - first < count ? rows - first : count; }
-};
-
-inline constexpr int most_threads = 256;  // of a block
-inline constexpr int keys_at_once = 4;    // of a group of lanes
-inline constexpr int longest_part = 1024;
-
-/// One block for each part of the keys and key head: the logits of its keys for all queries of the head, and each
-/// query's maximum and sum. A group of `lanes` lanes takes some keys at once, each lane some chunks of them, for `tile`
-/// queries at a time; the second and later tiles find these keys in the L1 cache.
-template <int tile, class T, class Keys>
-__global__ void __launch_bounds__(most_threads, 2)
-    partial_softmax(const QueryRows<T> all_queries, const DeviceScoreTask<Keys>* tasks, int task_count,
-                    const RowRange range, int lanes) {
-  using Key = typename Keys::value_type;
-  constexpr int chunk = chunk_size<Key>;
-  static_assert(sizeof(Key) == sizeof(T), "queries and keys must be of types of the same size");
-  const auto block = static_cast<int>(blockIdx.x);
-  const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_part_block, block);
-  const Keys keys = task.keys;
-  const auto heads = static_cast<int>(all_queries.heads);
-  const auto kv_heads = static_cast<int>(keys.heads);
-  const int kv_head = (block - task.first_part_block) % kv_heads;
-  const int part = (block - task.first_part_block) / kv_heads;
-  const int group = heads / kv_heads;
-  const int queries = range.of(task.rows) * group;
-  const int first = part * task.part;
-  const int count = task.count - first < task.part ? task.count - first : task.part;
-  const auto width = static_cast<int>(all_queries.head_dim);
-  const int step = threads() / lanes * keys_at_once;
-  const auto row_of = [&](int query) { return query / group; };
-  const auto head_of = [&](int query) { return kv_head * group + query % group; };
-  // Where the logits of a query begin, and how many of its part's keys it sees.
-  const auto logits_of = [&](int query) {
-    return task.logits + (static_cast<Index>(row_of(query)) * heads + head_of(query)) * task.count + first;
-  };
-  const auto visible_to = [&](int query) { return static_cast<int>(task.limits[range.first + row_of(query)]) - first; };
-
-  for (int begin = 0; begin < count; begin += step) {  // the same for all threads: a warp works together
-    // Out of range, the last key or query stands in, and the result is not used.
-    const int own = begin + thread() / lanes * keys_at_once;
-    const Key* key[keys_at_once];
-#pragma unroll
-    for (int k = 0; k < keys_at_once; ++k) {
-      const int i = first + (own + k < count ? own + k : count - 1);
-      key[k] = keys.key(task.active == nullptr ? static_cast<Position>(i) : task.active[i], kv_head);
-    }
-    for (int first_query = 0; first_query < queries; first_query += tile) {
-      const T* query[tile];
-#pragma unroll
-      for (int q = 0; q < tile; ++q) {
-        const int number = first_query + q < queries ? first_query + q : queries - 1;
-        query[q] = all_queries.query(task.first_row + range.first + row_of(number), head_of(number));
-      }
-      float dot[tile][keys_at_once] = {};
-      for (int at = thread() % lanes * chunk; at < width; at += lanes * chunk) {
-        float elements[keys_at_once][chunk];
-#pragma unroll
-        for (int k = 0; k < keys_at_once; ++k) load_chunk(key[k] + at, width - at, elements[k]);
-#pragma unroll
-        for (int q = 0; q < tile; ++q) {
-          float factors[chunk];
-          load_chunk(query[q] + at, width - at, factors);
-#pragma unroll
-          for (int k = 0; k < keys_at_once; ++k) {
-#pragma unroll
-            for (int i = 0; i < chunk; ++i) dot[q][k] += factors[i] * elements[k][i];
-          }
-        }
-      }
-#pragma unroll
-      for (int q = 0; q < tile; ++q) {
-        const bool used = first_query + q < queries;
-        const int number = used ? first_query + q : queries - 1;
-        float* const logits = logits_of(number) + own;
-        const int visible = visible_to(number) - own;
-#pragma unroll
-        for (int k = 0; k < keys_at_once; ++k) {
-          const float logit = all_queries.scale * lanes_sum(dot[q][k], lanes);
-          if (used && thread() % lanes == k % lanes && own + k < count) logits[k] = k < visible ? logit : -INFINITY;
-        }
-      }
-    }
-  }
-  __syncthreads();
-  for (int q = warp(); q < queries; q += warps()) {
-    const float* const logits = logits_of(q);
-    float highest = -INFINITY;
-    for (int i = lane(); i < count; i += warp_size) highest = fmaxf(highest, logits[i]);
-    highest = warp_max(highest);
-    float sum = 0;
-    const int visible = visible_to(q);
-    for (int i = lane(); i < count && i < visible; i += warp_size) sum += expf(logits[i] - highest);
-    sum = lanes_sum(sum);
-    if (lane() == 0) {
-      task.parts[(static_cast<Index>(row_of(q)) * heads + head_of(q)) * task.part_count + part] = {highest, sum};
-    }
-  }
-}
-
-/// One thread for each key: the probabilities from the logits and all parts' maxima and sums, mean over the heads,
-/// reduced over the rows and with the scores of earlier ones. `fmaxf` passes NaN by, but the sums are NaN then.
-template <class Keys>
-__global__ void __launch_bounds__(most_threads)
-    combine_parts(const DeviceScoreTask<Keys>* tasks, int task_count, const RowRange range, int heads) {
-  constexpr int heads_at_once = 64;
-  __shared__ float highest[heads_at_once];
-  __shared__ float factor[heads_at_once];
-  const auto block = static_cast<int>(blockIdx.x);
-  const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_key_block, block);
-  const int rows = range.of(task.rows);
-  const int key = (block - task.first_key_block) * threads() + thread();
-  const float share = 1 / static_cast<float>(task.rows);
-  float score = range.first == 0 || key >= task.count ? 0 : task.scores[key];
-  for (int row = 0; row < rows; ++row) {
-    float probability = 0;
-    for (int first_head = 0; first_head < heads; first_head += heads_at_once) {
-      const int some_heads = heads - first_head < heads_at_once ? heads - first_head : heads_at_once;
-      const Index first_place = static_cast<Index>(row) * heads + first_head;
-      for (int head = warp(); head < some_heads; head += warps()) {
-        const PartialSoftmax* const parts = task.parts + (first_place + head) * task.part_count;
-        float maximum = -INFINITY;
-        for (int p = lane(); p < task.part_count; p += warp_size) maximum = fmaxf(maximum, parts[p].highest);
-        maximum = warp_max(maximum);
-        float sum = 0;
-        for (int p = lane(); p < task.part_count; p += warp_size) {
-          if (parts[p].sum != 0) sum += parts[p].sum * expf(parts[p].highest - maximum);
-        }
-        sum = lanes_sum(sum);
-        if (lane() == 0) {
-          highest[head] = maximum;
-          factor[head] = 1 / (sum * static_cast<float>(heads));
-        }
-      }
-      __syncthreads();
-      if (key < task.count) {
-        for (int head = 0; head < some_heads; ++head) {
-          const float logit = task.logits[(first_place + head) * task.count + key];
-          probability += factor[head] * expf(logit - highest[head]);
-        }
-      }
-      __syncthreads();
-    }
-    // The product lets a NaN through the maximum, so that it is reported and not lost.
-    score = task.reduce == Reduce::mean ? score + probability * share
-                                        : (score < probability ? probability : score) + 0 * probability;
-  }
-  if (key < task.count && rows > 0) task.scores[key] = score;
-}
-
+/// The least number of whole warps that have `threads` threads, as far as a block may.
 inline unsigned whole_warps(Index threads) {
   return static_cast<unsigned>(
-      std::clamp<Index>((threads + warp_size - 1) / warp_size * warp_size, warp_size, most_threads));
+      std::clamp<Index>((threads + warp_size - 1) / warp_size * warp_size, warp_size, max_block_threads));
 }
 
-/// Keys of a part: enough parts to fill the device, cut by the number of keys alone, so that results are the same on
-/// every device and in every batch.
-inline Index part_of(Index keys) {
-  constexpr Index most_parts = 128;
-  return std::clamp<Index>((keys + most_parts - 1) / most_parts, 128, longest_part);
+/// Keys of a part: enough parts to fill the device. It depends on the number of keys alone, so that results are the
+/// same on every device and in every batch.
+inline Index keys_per_part(Index keys) {
+  constexpr Index max_parts = 128;
+  constexpr Index max_keys = 1024;
+  return std::clamp<Index>((keys + max_parts - 1) / max_parts, 128, max_keys);
 }
 
-inline Index parts_of(Index keys) { return (keys + part_of(keys) - 1) / part_of(keys); }
+inline Index part_count(Index keys) { return (keys + keys_per_part(keys) - 1) / keys_per_part(keys); }
 
 /// What a batch of score tasks needs.
 struct ScoreExtent {
   template <class TaskOf>
   ScoreExtent(Index heads, Index count, const TaskOf& task_of) {
-    constexpr Index most_rows_at_once = 8;
-    constexpr Index most_logits = Index{1} << 25;
+    constexpr Index max_rows = 8;
+    constexpr Index max_logits = Index{1} << 25;
     for (Index i = 0; i < count; ++i) {
       const auto task = task_of(i);
-      const Index keys = std::ssize(task.active);
+      const Index keys = std::ssize(task.keys);
       limits += std::ssize(task.limits);
-      active += is_prefix(task.active) ? 0 : keys;
+      listed_keys += is_prefix(task.keys) ? 0 : keys;
       all_keys += keys;
-      parts += parts_of(keys);
+      parts += part_count(keys);
       rows = std::max(rows, std::ssize(task.limits));
-      longest = std::max(longest, keys);
-      group = std::max<Index>(group, heads / task.keys.heads);
+      max_keys = std::max(max_keys, keys);
+      max_group = std::max<Index>(max_group, heads / task.key_view.kv_heads);
     }
-    rows_at_once = std::min(rows, std::clamp<Index>(most_logits / (heads * all_keys), 1, most_rows_at_once));
+    rows_per_launch = std::min(rows, std::clamp<Index>(max_logits / (heads * all_keys), 1, max_rows));
   }
 
-  Index limits = 0;  // in all lists
-  Index active = 0;
+  Index limits = 0;       // in all lists
+  Index listed_keys = 0;  // of the tasks whose keys are not the first positions
   Index all_keys = 0;
   Index parts = 0;
-  Index rows = 0;  // of the task that has most
-  Index longest = 0;
-  Index group = 1;
-  Index rows_at_once = 0;
+  Index rows = 0;      // of the task that has most
+  Index max_keys = 0;  // of a task
+  Index max_group = 1;
+  Index rows_per_launch = 0;
 };
 
 template <int tile, class T, class Keys>
 void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceScoreTask<Keys>* tasks, Index count,
-                    RowRange range, Index longest, Index blocks) {
+                    RowRange range, Index max_keys, Index blocks) {
   const Index chunks = (queries.head_dim + chunk_size<T> - 1) / chunk_size<T>;
   const auto lanes = std::min(static_cast<Index>(std::bit_ceil(static_cast<std::size_t>(chunks))), Index{warp_size});
   launch(context, dim3(static_cast<unsigned>(blocks)),
-         whole_warps(std::min(part_of(longest), longest) * lanes / keys_at_once), partial_softmax<tile, T, Keys>,
-         queries, tasks, static_cast<int>(count), range, static_cast<int>(lanes));
+         whole_warps(std::min(keys_per_part(max_keys), max_keys) * lanes / keys_per_group),
+         partial_softmax<tile, T, Keys>, queries, tasks, static_cast<int>(count), range, static_cast<int>(lanes));
 }
 
 }  // namespace detail
 
 /// Enqueues the computation of the scores of `count` sequences, all in the same launches; `task_of(i)` is the
-/// `ScoreTask` of the i-th, its lists on the host, which may be changed at once, its scores and keys on the device.
-/// `key` of the key view is called by kernels. K is read once for up to eight rows, fewer where their logits `[rows x
+/// `ScoreTask` of the i-th. Its lists are the host's and may be changed when it returns; its scores and keys are on the
+/// device. Kernels call `key` of the key view. K is read once for up to eight rows, fewer where their logits `[rows x
 /// heads x keys]` would need more than 128 MiB of scratch memory. Throws `cuda_error`.
-/// \param queries  Q of the whole batch, on the device; `float`, `__half` or `__nv_bfloat16`
+/// \param queries  Q of the whole batch, on the device
 template <class T, class TaskOf>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
-  using Keys = decltype(task_of(Index{}).keys);
+  using Keys = std::remove_cvref_t<decltype(task_of(Index{}).key_view)>;
   using Task = detail::DeviceScoreTask<Keys>;
-  static_assert(alignof(Task) <= detail::Layout::alignment);
   if (count == 0) return;
   const detail::ScoreExtent extent(queries.heads, count, task_of);
-  const Index softmaxes = extent.rows_at_once * queries.heads;
+  const Index softmaxes = extent.rows_per_launch * queries.heads;
   detail::Layout layout;
   const Index tasks = layout.add<Task>(count);
   Index next_limits = layout.add<Position>(extent.limits);
-  Index next_active = layout.add<Position>(extent.active);
+  Index next_keys = layout.add<Position>(extent.listed_keys);
   const Index uploaded = layout.bytes();
   Index next_logits = layout.add<float>(softmaxes * extent.all_keys);
   Index next_parts = layout.add<detail::PartialSoftmax>(softmaxes * extent.parts);
   std::byte* const memory = context.workspace(layout.bytes());
-  const auto key_threads = static_cast<Index>(detail::whole_warps(extent.longest));
+  const auto key_threads = static_cast<Index>(detail::whole_warps(extent.max_keys));
   Index part_blocks = 0;
   Index key_blocks = 0;
   context.upload(memory, uploaded, [&](std::byte* host) {
@@ -314,10 +119,10 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index count
     };
     for (Index i = 0; i < count; ++i) {
       const auto task = task_of(i);
-      const Index keys = std::ssize(task.active);
-      const Index parts = detail::parts_of(keys);
-      detail::at<Task>(host, tasks)[i] = {.keys = task.keys,
-                                          .active = is_prefix(task.active) ? nullptr : copied(task.active, next_active),
+      const Index keys = std::ssize(task.keys);
+      const Index parts = detail::part_count(keys);
+      detail::at<Task>(host, tasks)[i] = {.key_view = task.key_view,
+                                          .keys = is_prefix(task.keys) ? nullptr : copied(task.keys, next_keys),
                                           .limits = copied(task.limits, next_limits),
                                           .logits = detail::at<float>(memory, next_logits),
                                           .parts = detail::at<detail::PartialSoftmax>(memory, next_parts),
@@ -325,23 +130,23 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index count
                                           .first_row = task.first_row,
                                           .rows = static_cast<int>(task.limits.size()),
                                           .count = static_cast<int>(keys),
-                                          .part = static_cast<int>(detail::part_of(keys)),
+                                          .keys_per_part = static_cast<int>(detail::keys_per_part(keys)),
                                           .part_count = static_cast<int>(parts),
                                           .first_part_block = static_cast<int>(part_blocks),
                                           .first_key_block = static_cast<int>(key_blocks),
                                           .reduce = task.reduce};
       next_logits += softmaxes * keys * static_cast<Index>(sizeof(float));
       next_parts += softmaxes * parts * static_cast<Index>(sizeof(detail::PartialSoftmax));
-      part_blocks += parts * task.keys.heads;
+      part_blocks += parts * static_cast<Index>(task.key_view.kv_heads);
       key_blocks += (keys + key_threads - 1) / key_threads;
     }
   });
   const auto* const device_tasks = detail::at<const Task>(memory, tasks);
-  for (Index first = 0; first < extent.rows; first += extent.rows_at_once) {
-    const detail::RowRange range{static_cast<int>(first), static_cast<int>(extent.rows_at_once)};
-    const Index queries_of_key = std::min(extent.rows_at_once, extent.rows - first) * extent.group;
+  for (Index first = 0; first < extent.rows; first += extent.rows_per_launch) {
+    const detail::RowRange range{static_cast<int>(first), static_cast<int>(extent.rows_per_launch)};
+    const Index queries_of_key = std::min(extent.rows_per_launch, extent.rows - first) * extent.max_group;
     const auto partial = [&](auto launch_tile) {
-      launch_tile(context, queries, device_tasks, count, range, extent.longest, part_blocks);
+      launch_tile(context, queries, device_tasks, count, range, extent.max_keys, part_blocks);
     };
     if (queries_of_key == 1) {
       partial(detail::launch_partial<1, T, Keys>);
@@ -358,24 +163,76 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index count
 
 namespace detail {
 
-struct AccumulateScore {
-  float* scores;
-  float* sums;
-  bool first;
+/// A pool task on the device. The scores of all tasks are numbered, those of this one from `first` on.
+struct DevicePoolTask {
+  const float* scores;
+  float* pooled;
+  int count;
+  int reach;  // to both sides
+  std::uint32_t first;
+  std::uint32_t unused = 0;
+};
+
+/// Pools score i of all tasks.
+struct PoolScore {
+  const DevicePoolTask* tasks;
+  Index count;
 
   LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
-    sums[i] = first ? scores[i] : sums[i] + scores[i];
-    scores[i] = sums[i];
+    const DevicePoolTask& task = task_of(tasks, static_cast<int>(count), &DevicePoolTask::first, i);
+    const auto key = static_cast<int>(i - task.first);
+    const int first = key > task.reach ? key - task.reach : 0;
+    const int last = task.count - key > task.reach ? key + task.reach + 1 : task.count;
+    task.pooled[key] = lazyllm::detail::highest_around(task.scores[key], task.scores + first, task.scores + last);
+  }
+};
+
+/// The sum of a score and the sum so far, for both of them.
+struct AddToBoth {
+  LAZYLLM_HOST_DEVICE thrust::tuple<float, float> operator()(float score, float sum) const {
+    return {sum + score, sum + score};
   }
 };
 
 }  // namespace detail
 
+/// Enqueues all `tasks` in one launch. The list is the host's and may be changed when it returns. Throws `cuda_error`.
+inline void pool_scores(Context& context, std::span<const PoolTask> tasks) {
+  const auto bytes = static_cast<Index>(tasks.size() * sizeof(detail::DevicePoolTask));
+  std::byte* const memory = context.workspace(bytes);
+  std::uint32_t scores = 0;
+  context.upload(memory, bytes, [&](std::byte* host) {
+    auto* next = detail::at<detail::DevicePoolTask>(host, 0);
+    for (const PoolTask& task : tasks) {
+      *next++ = {.scores = task.scores.data(),
+                 .pooled = task.pooled.data(),
+                 .count = static_cast<int>(task.scores.size()),
+                 .reach = static_cast<int>(std::min(task.width / 2, std::ssize(task.scores))),
+                 .first = scores};
+      scores += static_cast<std::uint32_t>(task.scores.size());
+    }
+  });
+  const detail::PoolScore pool{detail::at<const detail::DevicePoolTask>(memory, 0), std::ssize(tasks)};
+  detail::thrust_call(context, scores, [=](const auto& policy) {
+    thrust::for_each_n(policy, thrust::counting_iterator<std::uint32_t>(0), scores, pool);
+  });
+}
+
 /// Enqueues: adds `scores` to `sums`, or sets `sums` to them if `first`, and copies the sums back. All `[keys]`, on the
 /// device. Throws `cuda_error`.
 inline void accumulate_scores(Context& context, std::span<float> scores, std::span<float> sums, bool first) {
-  detail::for_each(context, static_cast<std::uint32_t>(scores.size()),
-                   detail::AccumulateScore{scores.data(), sums.data(), first});
+  float* const from = scores.data();
+  float* const to = sums.data();
+  if (first) {
+    detail::check(cudaMemcpyAsync(to, from, scores.size_bytes(), cudaMemcpyDefault, context.stream()),
+                  "cudaMemcpyAsync");
+  } else {
+    const auto count = std::ssize(scores);
+    detail::thrust_call(context, count, [=](const auto& policy) {
+      thrust::transform(policy, from, from + count, to, thrust::make_zip_iterator(thrust::make_tuple(from, to)),
+                        detail::AddToBoth{});
+    });
+  }
 }
 
 }  // namespace lazyllm::cuda

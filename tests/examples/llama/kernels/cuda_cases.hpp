@@ -1,11 +1,10 @@
 #pragma once
 
-#include <lazyllm/cuda.cuh>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <lazyllm/cuda.cuh>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "examples/llama/kernels/cuda/attention.hpp"
-#include "examples/llama/kernels/cuda/gemm.hpp"
+#include "examples/llama/kernels/cuda/linear.hpp"
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 #include "examples/llama/kernels/cuda/rotary.hpp"
 #include "examples/llama/library.hpp"
@@ -160,6 +159,31 @@ void embed_cases() {
     CHECK_THROWS_WITH_AS(embed(context, rows, std::vector<std::int32_t>{3, 11, 0, 0}, result),
                          "embed: token 11 is out of range 0 to 10", std::invalid_argument);
     CHECK_THROWS_AS(embed(context, rows, std::vector<std::int32_t>{-1, 0, 0, 0}, result), std::invalid_argument);
+  }
+}
+
+inline void log_probability_cases() {
+  auto context = CudaMemory::make_context();
+  for (const Index vocab : {1, 97, 5000}) {
+    auto values = random_values<float>(7 * vocab, 1, 20);
+    values.front() = 1000;  // the exponentials alone would overflow
+    std::vector<std::int32_t> tokens;
+    std::vector<double> expected;
+    for (Index i = 0; i < 7; ++i) {
+      tokens.push_back(static_cast<std::int32_t>(i * 1237 % vocab));
+      const auto row = std::span(values).subspan(static_cast<std::size_t>(i * vocab), static_cast<std::size_t>(vocab));
+      const float highest = *std::ranges::max_element(row);
+      double sum = 0;
+      for (const float value : row) sum += std::exp(static_cast<double>(value) - highest);
+      expected.push_back(static_cast<double>(row[static_cast<std::size_t>(tokens.back())]) - highest - std::log(sum));
+    }
+    DeviceArray<float> logits(context, values);
+    std::vector<float> found(tokens.size());
+    log_probabilities(context, {logits.data(), 7, vocab}, tokens, found);
+    check_close(found, expected, 1e-5);
+    tokens.back() = static_cast<std::int32_t>(vocab);
+    CHECK_THROWS_AS(log_probabilities(context, {logits.data(), 7, vocab}, tokens, found), std::invalid_argument);
+    CHECK_THROWS_AS(log_probabilities(context, {logits.data(), 6, vocab}, tokens, found), std::invalid_argument);
   }
 }
 
@@ -566,7 +590,7 @@ void error_cases() {
   DeviceArray<T> queries(context, std::vector<T>(2048));
   const RowsView<const T> rows(queries.data(), 1, 1024);
   const RowsView<T> out(queries.span().data() + 1024, 1, 1024);
-  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out), "attention: head width 512 is out of range 2 to 256",
+  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out), "attention: head_dim 512 is out of range 2 to 256",
                        std::invalid_argument);
   CHECK_THROWS_AS(attention<T>(context, plan, 0, {queries.data(), 2, 1024}, out), std::invalid_argument);
 }
@@ -631,6 +655,7 @@ TEST_CASE("cuda: embeddings") {
   embed_cases<float>();
   embed_cases<__nv_bfloat16>();
 }
+TEST_CASE("cuda: log probabilities of tokens") { log_probability_cases(); }
 TEST_CASE("cuda: rotation of queries and of keys on their way to the cache") {
   rotary_cases<float>();
   rotary_cases<__half>();

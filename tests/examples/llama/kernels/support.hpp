@@ -73,4 +73,23 @@ void check_close(const Matrix<T>& got, const Matrix<Reference>& expected, double
   CHECK(worst <= allowed * largest);
 }
 
+/// Relative error that rounding a result once to T may cause.
+template <class T>
+constexpr double rounding = std::is_same_v<T, float> ? 2e-6 : 4e-3;
+
+/// Runs `operation(context, out)` with several numbers of threads, checks that the bits are the same, returns them.
+template <class T, class Operation>
+Matrix<T> run(const Matrix<T>& start, const Operation& operation) {
+  auto out = start;
+  lazyllm::cpu::Context one(1);
+  operation(one, out.view());
+  for (const int threads : {2, 3}) {
+    auto again = start;
+    lazyllm::cpu::Context several(threads);
+    operation(several, again.view());
+    CHECK(again.same_bits(out));
+  }
+  return out;
+}
+
 }  // namespace llama::test

@@ -1,11 +1,13 @@
 #include <string>
 
-#include "examples/llama/kernels/linear.hpp"
+#include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/library.hpp"
 #include "support.hpp"
 
 namespace llama::test {
 namespace {
+
+lazyllm::cpu::Context one_thread(1), two_threads(2), five_threads(5);
 
 /// y = before + x W^T + bias, the obvious way, in double.
 template <class T, class W>
@@ -59,23 +61,23 @@ void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs,
     const auto x = random_matrix<T>(rows, in, 3);
     const auto expected = multiply(x, weights, biases, Matrix<double>(rows, out));
     Matrix<T> y(rows, out, static_cast<T>(NAN));
-    linear.apply(x.view(), y.view(), 2);
+    linear.apply(two_threads, x.view(), y.view());
     check_close(y, expected, tolerance<T>);
 
     Matrix<float> exact(rows, out, NAN);
-    linear.apply(x.view(), exact.view(), 2);
+    linear.apply(two_threads, x.view(), exact.view());
     check_close(exact, expected, 1e-5);
 
     auto sum = random_matrix<T>(rows, out, 4, 10);
     const auto expected_sum = multiply(x, weights, biases, doubles(sum));
-    linear.accumulate(x.view(), sum.view(), 2);
+    linear.accumulate(two_threads, x.view(), sum.view());
     check_close(sum, expected_sum, tolerance<T>);
 
-    Matrix<T> one_thread(rows, out), five_threads(rows, out);
-    linear.apply(x.view(), one_thread.view(), 1);
-    linear.apply(x.view(), five_threads.view(), 5);
-    CHECK(one_thread.same_bits(y));
-    CHECK(five_threads.same_bits(y));
+    Matrix<T> by_one(rows, out), by_five(rows, out);
+    linear.apply(one_thread, x.view(), by_one.view());
+    linear.apply(five_threads, x.view(), by_five.view());
+    CHECK(by_one.same_bits(y));
+    CHECK(by_five.same_bits(y));
   }
 }
 
@@ -99,8 +101,8 @@ TEST_CASE_TEMPLATE("many rows in pieces give what each row gives alone", T, floa
   const Linear<T> linear(std::span(&tensor, 1));
   const auto x = random_matrix<T>(1024 + 256 + 128 + 3, 50, 2);
   Matrix<T> together(x.rows, 70), alone(x.rows, 70);
-  linear.apply(x.view(), together.view(), 2);
-  for (Index i = 0; i < x.rows; ++i) linear.apply(x.view().subrows(i, 1), alone.view().subrows(i, 1), 2);
+  linear.apply(two_threads, x.view(), together.view());
+  for (Index i = 0; i < x.rows; ++i) linear.apply(two_threads, x.view().subrows(i, 1), alone.view().subrows(i, 1));
   check_close(alone, together, tolerance<T>);
 }
 
@@ -110,13 +112,12 @@ TEST_CASE("linear layers accept no rows and reject what does not fit") {
   const Tensor tensor = tensor_of(weight);
   const Linear<float> linear(std::span(&tensor, 1));
   Matrix<float> x(3, 4), y(3, 6), narrow(3, 5);
-  linear.apply(RowsView<const float>(nullptr, 0, 4), RowsView<float>(nullptr, 0, 6), 1);
-  CHECK_THROWS_AS(linear.apply(x.view(), narrow.view(), 1), std::invalid_argument);
-  CHECK_THROWS_AS(linear.apply(x.view().subrows(0, 2), y.view(), 1), std::invalid_argument);
-  CHECK_THROWS_AS(linear.apply(RowsView<const float>(x.values.data(), 2, 4, 5), y.view().subrows(0, 2), 1),
+  linear.apply(one_thread, RowsView<const float>(nullptr, 0, 4), RowsView<float>(nullptr, 0, 6));
+  CHECK_THROWS_AS(linear.apply(one_thread, x.view(), narrow.view()), std::invalid_argument);
+  CHECK_THROWS_AS(linear.apply(one_thread, x.view().subrows(0, 2), y.view()), std::invalid_argument);
+  CHECK_THROWS_AS(linear.apply(one_thread, RowsView<const float>(x.values.data(), 2, 4, 5), y.view().subrows(0, 2)),
                   std::invalid_argument);
-  CHECK_THROWS_AS(linear.apply(x.view(), y.view(), 0), std::invalid_argument);
-  CHECK_THROWS_AS(linear.accumulate(narrow.view(), y.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(linear.accumulate(one_thread, narrow.view(), y.view()), std::invalid_argument);
   const std::vector<Tensor> unequal{tensor, tensor_of(other)};
   CHECK_THROWS_AS(Linear<float>{std::span(unequal)}, std::invalid_argument);
   CHECK_THROWS_AS(Linear<float>{std::span<const Tensor>()}, std::invalid_argument);

@@ -87,11 +87,11 @@ inline std::vector<float> copied(RowsView<const float> logits) {
 
 /// Runs a prompt and then some tokens, in chunks, on both sides, and compares logits and active sets of every step.
 /// Returns how many rows were revived.
-inline Index check_equal_runs(const Pair& models, const Pruner& pruner, std::mt19937& random, const KvRoom& room,
+inline Index check_equal_runs(const Pair& models, const Pruner& pruner, std::mt19937& random, const KvCacheSize& size,
                               Index prompt, Index steps) {
   const Index vocab = models.cpu->config().vocab;
-  const auto cpu = models.cpu->lazy({room.capacity}, pruner);
-  const auto cuda = models.cuda->lazy(room, pruner);
+  const auto cpu = models.cpu->lazy({size.capacity}, pruner);
+  const auto cuda = models.cuda->lazy(size, pruner);
   ActiveSets cpu_sets, cuda_sets;
   record_active_sets(*cpu, cpu_sets);
   record_active_sets(*cuda, cuda_sets);
@@ -137,6 +137,22 @@ TEST_CASE("CUDA host: keeping everything equals dense bit for bit") {
       const std::vector<float> expected = copied(dense->step(tokens));
       CHECK(copied(lazy->step(tokens)) == expected);
     }
+  }
+}
+
+TEST_CASE("CUDA host: log probabilities equal the CPU's") {
+  std::mt19937 random(4);
+  for (const char* name : small_checkpoints) {
+    const Pair models(name);
+    for (const Index count : {2, 66}) {
+      const std::vector<TokenId> tokens = random_tokens(random, count, models.cpu->config().vocab);
+      const TokenLogProbabilities expected = models.cpu->log_probabilities(tokens);
+      const TokenLogProbabilities found = models.cuda->log_probabilities(tokens);
+      CHECK(found.operations == expected.operations);
+      CHECK(relative_error(found.values, expected.values) <= 1e-4F);
+    }
+    CHECK(models.cuda->kv_bytes(3) == models.cpu->kv_bytes(3));
+    CHECK(models.cuda->kv_bytes(3) == models.cpu->dense(3)->kv_bytes());
   }
 }
 
@@ -199,11 +215,11 @@ inline void check_runs_in_16_bits() {
     const auto check = [&](const AnyModel& cuda_model, const char* cpu_dtype, Index page_size) {
       CAPTURE(cpu_dtype);
       const auto cpu_model = open_model(config, weights, {"cpu", cpu_dtype, 1});
-      const KvRoom room{170, 1, page_size};
+      const KvCacheSize size{170, 1, page_size};
       const auto cpu_dense = cpu_model->dense(170);
       const auto cpu_lazy = cpu_model->lazy(170, pruner);
-      const auto cuda_dense = cuda_model.dense(room);
-      const auto cuda_lazy = cuda_model.lazy(room, pruner);
+      const auto cuda_dense = cuda_model.dense(size);
+      const auto cuda_lazy = cuda_model.lazy(size, pruner);
       Index revived = 0;
       for (const Index count : {150, 1, 1, 5}) {
         const std::vector<TokenId> tokens = random_tokens(random, count, config.vocab);

@@ -78,7 +78,7 @@ TEST_CASE("CUDA host: without memory for weights or K/V the message says how muc
                        lazyllm::cuda_error);
   emulation::fail_allocation_after(-1);
   const auto model = open_cuda_model_f32(checkpoint.config(), weights_of(checkpoint));
-  emulation::fail_allocation_after(1);
+  emulation::fail_allocation_after(0);
   CHECK_THROWS_WITH_AS(model->dense({1024, 2}), doctest::Contains("K/V of 2 x 1024 tokens need 2 MiB on the device"),
                        lazyllm::cuda_error);
   emulation::fail_allocation_after(-1);

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "examples/llama/model/program.hpp"
+#include "examples/llama/model/generate_program.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 
 using namespace llama;
 using Json = nlohmann::json;
@@ -25,7 +28,7 @@ Json read_json(const std::string& path) { return Json::parse(test::read(path)); 
 
 /// What --json says of a run of the small model.
 Json report(std::vector<std::string> arguments) {
-  const test::Program program;
+  const test::GenerateProgram program;
   arguments.insert(arguments.end(), {"--json", program.path("report.json")});
   const auto result = program.run_ids(arguments);
   CAPTURE(result.err);
@@ -36,7 +39,7 @@ Json report(std::vector<std::string> arguments) {
 
 /// The trace of a run of the small model with the default of `--max-tokens`.
 Json trace(std::vector<std::string> arguments) {
-  const test::Program program;
+  const test::GenerateProgram program;
   arguments.insert(arguments.end(), {"--trace", program.path("trace.json")});
   REQUIRE(program.run_ids(arguments).status == 0);
   return read_json(program.path("trace.json"));
@@ -140,7 +143,7 @@ TEST_CASE("--compare reports dense and lazy and how they relate") {
 }
 
 TEST_CASE("--trace has the active positions, from which the figures of --json follow") {
-  const test::Program program;
+  const test::GenerateProgram program;
   REQUIRE(program
               .run_ids({"--schedule", "1:0.6,2:0.5,3:0.5", "--max-tokens", "30", "--json", program.path("j"), "--trace",
                         program.path("t")})
@@ -186,7 +189,7 @@ TEST_CASE("--trace has the active positions, from which the figures of --json fo
 
 TEST_CASE("--logits has one row for each token, whose largest entry is the token") {
   for (const bool compare : {false, true}) {
-    const test::Program program;
+    const test::GenerateProgram program;
     std::vector<std::string> arguments = {"--schedule", "1:0.5",           "--max-tokens", "9",
                                           "--json",     program.path("j"), "--logits",     program.path("logits")};
     if (compare) arguments.push_back("--compare");
@@ -205,7 +208,7 @@ TEST_CASE("--logits has one row for each token, whose largest entry is the token
 }
 
 TEST_CASE("without a tokenizer the token ids go to standard output, and the figures elsewhere") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const auto result = program.run_ids({"--max-tokens", "6", "--json", program.path("j")});
   std::string ids;
   const Json run = read_json(program.path("j"));
@@ -216,7 +219,7 @@ TEST_CASE("without a tokenizer the token ids go to standard output, and the figu
 }
 
 TEST_CASE("--token-ids reads JSON, too") {
-  const test::Program program;
+  const test::GenerateProgram program;
   std::string list = "[";
   for (const char c : test::read(program.path("ids"))) list += c == ' ' ? ',' : c;
   list.back() = ']';
@@ -262,7 +265,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
   CHECK(sizes(prefill({"--schedule", "dense"})) == Sizes{40, 40, 40, 40});
   CHECK(sizes(prefill({"--schedule", "2:0.25"})) == Sizes{40, 40, 10, 10});
   CHECK(sizes(prefill({"--schedule", "static@2:0.25"})) == Sizes{40, 40, 10, 10});
-  const std::size_t mass = prefill({"--schedule", "mass@2:0.5"})[2].size();
+  const std::size_t mass = prefill({"--schedule", "top-p@2:0.5"})[2].size();
   CHECK(mass < 20);  // the highest half of the attention is on fewer than half of the tokens
   CHECK(mass > 1);
 
@@ -286,7 +289,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
 }
 
 TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win over it") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string path = program.write("schedules.json", R"({"format": 1, "layers": 4, "default": "5%", "presets": {
       "5%": {"schedule": "1:0.25,3:0.5", "score": "mean:8", "protect_first": 3, "protect_last": 4},
       "10%": {"schedule": "1:0.1"}}})");
@@ -313,7 +316,7 @@ TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win ov
 }
 
 TEST_CASE("of an option that is given again, the last value counts, in groups of options too") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const auto once = program.run_ids({"--max-tokens", "7", "--dtype", "f32"});
   REQUIRE(once.status == 0);
   const auto again = program.run_ids({"--max-tokens", "3", "--dtype", "bf16", "--token-ids", program.path("ids"),
@@ -329,13 +332,37 @@ TEST_CASE("--threads does not change what is generated") {
   CHECK(two.at("tokens") == one.at("tokens"));
 }
 
+TEST_CASE("--chat puts the prompt in the model's chat template") {
+  const test::GenerateProgram program;
+  const std::filesystem::path model = program.path("model");
+  std::filesystem::copy(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny", model);
+  std::ofstream(model / "tokenizer_config.json")
+      << R"({"chat_template": "{{ '<|im_start|>' + message['role'] }}", "bos_token": null, "eos_token": null})";
+  const auto ids = open_chat_template(model).encode(*open_tokenizer(model), "Who made the red bowl?");
+  std::string text;
+  for (const TokenId id : ids) text += std::to_string(id) + ' ';
+  program.write("chat", text);
+  const auto tokens = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--model", model, "--max-tokens", "4", "--json", program.path("json")});
+    const auto result = program.run(arguments);
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+    const Json report = read_json(program.path("json"));
+    return std::pair(report.at("prompt_tokens").get<std::size_t>(), report.at("tokens"));
+  };
+  const auto chat = tokens({"--prompt", "Who made the red bowl?", "--chat"});
+  CHECK(chat.first == ids.size());
+  CHECK(chat == tokens({"--token-ids", program.path("chat")}));
+  CHECK(chat.first > tokens({"--prompt", "Who made the red bowl?"}).first);
+}
+
 TEST_CASE("--help names every option and succeeds") {
-  const auto result = test::Program().run({"--help"});
+  const auto result = test::GenerateProgram().run({"--help"});
   CHECK(result.status == 0);
   for (const char* option :
-       {"--model",         "--tokenizer",    "--prompt",     "--prompt-file", "--token-ids", "--schedule",    "--score",
-        "--protect-first", "--protect-last", "--max-tokens", "--dtype",       "--threads",   "--temperature", "--top-p",
-        "--seed",          "--compare",      "--repeats",    "--json",        "--trace",     "--logits"}) {
+       {"--model", "--tokenizer",     "--prompt",       "--prompt-file", "--token-ids", "--chat",    "--schedule",
+        "--score", "--protect-first", "--protect-last", "--max-tokens",  "--dtype",     "--threads", "--temperature",
+        "--top-p", "--seed",          "--compare",      "--repeats",     "--json",      "--trace",   "--logits"}) {
     CHECK(result.out.find(option) != std::string::npos);
   }
 }
@@ -346,7 +373,7 @@ TEST_CASE("stories260K: text from --prompt and --prompt-file streams to standard
     MESSAGE("skipped: the model stories260K is absent");
     return;
   }
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string expected = test::read(folder / "expected.txt");
   const std::string prompt = "Once upon a time";
   std::vector<std::string> arguments = {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/llama/model/program.hpp"
+#include "examples/llama/model/generate_program.hpp"
 
 using namespace llama;
 
@@ -17,7 +17,7 @@ namespace {
 
 /// Checks that a run fails with `status` and a message of one or two lines with all of `parts`, writes no text, and
 /// leaves no file behind.
-void check_fails(const test::Program& program, std::vector<std::string> arguments, int status,
+void check_fails(const test::GenerateProgram& program, std::vector<std::string> arguments, int status,
                  std::initializer_list<std::string> parts) {
   for (const char* option : {"--json", "--trace", "--logits"}) {
     if (std::ranges::find(arguments, option) == arguments.end()) {
@@ -39,7 +39,7 @@ void check_fails(const test::Program& program, std::vector<std::string> argument
 }
 
 void check_ids_fail(std::vector<std::string> arguments, int status, std::initializer_list<std::string> parts) {
-  const test::Program program;
+  const test::GenerateProgram program;
   arguments.insert(arguments.begin(), {"--model", test::small_model, "--token-ids", program.path("ids")});
   check_fails(program, arguments, status, parts);
 }
@@ -54,7 +54,7 @@ std::string patched(std::string bytes, std::size_t offset, Value value) {
 }  // namespace
 
 TEST_CASE("mistakes in the usage exit with 2 and say what is expected") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string model = test::small_model;
   const std::string ids = program.path("ids");
   check_fails(program, {"--token-ids", ids}, 2, {"--model is required"});
@@ -85,11 +85,11 @@ TEST_CASE("values that the model or the library does not allow exit with 1 and s
   check_ids_fail({"--top-p", "0"}, 1, {"top_p 0", "(0, 1]"});
   check_ids_fail({"--max-tokens", "89"}, 1, {"129", "128", "prompt 40 + --max-tokens 89"});
   check_ids_fail({"--max-tokens", "9223372036854775807"}, 1, {"--max-tokens 9223372036854775807"});
-  CHECK(test::Program().run_ids({"--max-tokens", "88"}).status == 0);
+  CHECK(test::GenerateProgram().run_ids({"--max-tokens", "88"}).status == 0);
 }
 
 TEST_CASE("prompts that cannot be run") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const auto check_prompt = [&](const std::string& ids, std::initializer_list<std::string> parts) {
     check_fails(program, {"--model", test::small_model, "--token-ids", program.write("prompt", ids)}, 1, parts);
   };
@@ -104,10 +104,15 @@ TEST_CASE("prompts that cannot be run") {
   for (int i = 0; i < 128; ++i) long_prompt += "7 ";
   check_prompt(long_prompt, {"128", "prompt 128 + --max-tokens 64"});
   check_fails(program, {"--model", test::small_model, "--prompt", "x"}, 1, {"tokenizer.json", "mha_4_layers"});
+  check_fails(program, {"--model", test::small_model, "--token-ids", program.path("ids"), "--chat"}, 1,
+              {"--chat needs a text"});
+  const std::filesystem::path tiny = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny";
+  check_fails(program, {"--model", tiny, "--prompt", "x", "--chat"}, 1,
+              {"tokenizer_config.json: there is no chat_template"});
 }
 
 TEST_CASE("a failure in the middle of the work leaves no output behind") {
-  const test::Program program;
+  const test::GenerateProgram program;
   std::string weights = test::read(test::small_model / "model.safetensors");
   std::uint64_t header = 0;
   std::memcpy(&header, weights.data(), sizeof header);
@@ -119,7 +124,7 @@ TEST_CASE("a failure in the middle of the work leaves no output behind") {
 }
 
 TEST_CASE("outputs that cannot be written fail before the weights are read") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string folder = program.path("folder");
   std::filesystem::create_directory(folder);
   // The weights of the fifth layer are missing, which shows when they are read.
@@ -148,7 +153,7 @@ TEST_CASE("outputs that cannot be written fail before the weights are read") {
 }
 
 TEST_CASE("an output that is there already stays as it was when the run fails, and is replaced when it succeeds") {
-  const test::Program program;
+  const test::GenerateProgram program;
   program.write("old", "old");
   CHECK(program.run_ids({"--json", program.path("old"), "--schedule", "9:0.5"}).status == 1);
   CHECK(test::read(program.path("old")) == "old");
@@ -157,7 +162,7 @@ TEST_CASE("an output that is there already stays as it was when the run fails, a
 }
 
 TEST_CASE("damaged Hugging Face directories") {
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string weights = test::read(test::small_model / "model.safetensors");
   const std::string config = test::read(test::small_model / "config.json");
   std::filesystem::create_directory(program.path("model"));
@@ -185,7 +190,7 @@ TEST_CASE("stories260K: truncated and corrupted copies of the model and the toke
     MESSAGE("skipped: the model stories260K is absent");
     return;
   }
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string model = test::read(folder / "stories260K.bin");
   const std::string tokenizer = test::read(folder / "tok512.bin");
   const auto check_files = [&](const std::string& model_bytes, const std::string& tokenizer_bytes,
@@ -223,7 +228,7 @@ TEST_CASE("a device that is not there, or not in this build, is reported, and wh
   check_ids_fail({"--device", "gpu"}, 2, {"--device", "cpu", "cuda"});
   check_ids_fail({"--dtype", "f16"}, 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});
 #ifdef LAZYLLM_HAS_CUDA
-  const test::Program program;
+  const test::GenerateProgram program;
   if (program.run_ids({"--device", "cuda", "--max-tokens", "1"}).status == 0) {
     MESSAGE("skipped: there is a CUDA device");
     return;

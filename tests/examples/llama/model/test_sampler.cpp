@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
 #include "examples/llama/model/sampler.hpp"

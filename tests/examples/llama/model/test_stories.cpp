@@ -34,7 +34,7 @@ std::optional<Stories> open_stories() {
 
 template <class T>
 Pruner pruner(const Model<T>& model, const char* schedule) {
-  return Pruner(parse_policy(schedule, model.config().layers));
+  return Pruner(lazyllm::parse_policy(schedule, model.config().layers));
 }
 
 TokenId likeliest(std::span<const float> logits) {
@@ -71,7 +71,7 @@ TEST_CASE("stories260K: lazy with nothing to prune has the dense logits bit for 
   if (!stories) return;
   const std::vector<TokenId> prompt = stories->tokenizer->encode("Once upon a time", true);
   const Model<float> model(stories->checkpoint, 1);
-  for (const char* schedule : {"dense", "1:1,2:1,3:1,4:1", "mass@2:1.0", "static@2:1"}) {
+  for (const char* schedule : {"dense", "1:1,2:1,3:1,4:1", "top-p@2:1.0", "static@2:1"}) {
     CAPTURE(schedule);
     DenseDecoder<float> dense(model, 256, 1);
     LazyDecoder<float> lazy(model, 256, 1, pruner(model, schedule));
@@ -114,7 +114,7 @@ TEST_CASE("stories260K: a moderate schedule with a long prompt prunes, revives a
     revived += lazy.stats().revived();
   }
   CHECK(revived > 0);
-  CHECK(lazy.sequence().computed_percent(std::ssize(prompt)) < 100);
+  CHECK(lazyllm::computed_share(lazy.sequence().depths().first(prompt.size()), lazy.sequence().layers()) < 1);
   const std::string text = test::streamed(*stories->tokenizer, answer);
   CHECK(std::ranges::count(text, ' ') > 10);
 }

@@ -17,8 +17,8 @@ namespace {
 
 /// Of the policy `text` for a model of 10 layers with 100 active tokens, in the sequence's step number `steps`.
 lazyllm::Selection select(const char* text, Index layers_run, Index steps = 0) {
-  return parse_policy(text, 10)(
-      {.layers_run = layers_run, .layers = 10, .active = 100, .tokens = 120, .new_tokens = 120, .steps = steps});
+  return lazyllm::parse_policy(text, 10)(
+      {.layers_run = layers_run, .layers = 10, .active_tokens = 100, .tokens = 120, .new_tokens = 120, .steps = steps});
 }
 
 }  // namespace
@@ -27,48 +27,48 @@ TEST_CASE("dense prunes nowhere, paper keeps 70 % after each 30 % of the layers"
   for (Index layer = 1; layer < 10; ++layer) {
     CHECK(select("dense", layer).kind == Kind::all);
     const bool prunes = layer % 3 == 0;
-    CHECK(select("paper", layer).kind == (prunes ? Kind::count : Kind::all));
-    if (prunes) CHECK(select("paper", layer).count == 70);
+    CHECK(select("paper", layer).kind == (prunes ? Kind::top_k : Kind::all));
+    if (prunes) CHECK(select("paper", layer).k == 70);
   }
 }
 
-TEST_CASE("a list prunes after its layers, by count or by share of the attention") {
-  CHECK(select("3:0.5,7:0.251", 3).count == 50);
-  CHECK(select("3:0.5,7:0.251", 7).count == 26);
+TEST_CASE("a list prunes after its layers, top-k or top-p") {
+  CHECK(select("3:0.5,7:0.251", 3).k == 50);
+  CHECK(select("3:0.5,7:0.251", 7).k == 26);
   CHECK(select("3:0.5,7:0.251", 4).kind == Kind::all);
-  CHECK(select("mass@3:0.5,7:0.25", 7).kind == Kind::mass);
-  CHECK(select("mass@3:0.5,7:0.25", 7).mass == 0.25);
-  CHECK(select("mass@3:0.5,7:0.25", 4).kind == Kind::all);
+  CHECK(select("top-p@3:0.5,7:0.25", 7).kind == Kind::top_p);
+  CHECK(select("top-p@3:0.5,7:0.25", 7).p == 0.25);
+  CHECK(select("top-p@3:0.5,7:0.25", 4).kind == Kind::all);
 }
 
 TEST_CASE("static prunes in the first step only and revives nothing later") {
-  CHECK(select("static@3:0.5", 3).count == 50);
+  CHECK(select("static@3:0.5", 3).k == 50);
   CHECK(select("static@3:0.5", 4).kind == Kind::all);
-  CHECK(select("static@3:0.5", 3, 1).kind == Kind::unparked);
-  CHECK(select("static@3:0.5", 4, 1).kind == Kind::unparked);
+  CHECK(select("static@3:0.5", 3, 1).kind == Kind::not_pruned_before);
+  CHECK(select("static@3:0.5", 4, 1).kind == Kind::not_pruned_before);
 }
 
 TEST_CASE("anything else is an error that shows the text") {
   for (const char* text :
-       {"", "Paper", "dense ", "3", "3:", ":0.5", "3:0.5,", "3:0.5;4:0.5", "3:x", "3.5:0.5", "@3:0.5", "mass@", "mass",
-        "mass=2@3:0.5", "random=1@3:0.5", "static@static@3:0.5", "mass@paper", "mass@dense"}) {
+       {"", "Paper", "dense ", "3", "3:", ":0.5", "3:0.5,", "3:0.5;4:0.5", "3:x", "3.5:0.5", "@3:0.5", "top-p@", "top-p",
+        "top-p=2@3:0.5", "random=1@3:0.5", "static@static@3:0.5", "top-p@paper", "top-p@dense"}) {
     CAPTURE(text);
-    CHECK_THROWS_WITH_AS(parse_policy(text, 10), doctest::Contains("schedule '"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(lazyllm::parse_policy(text, 10), doctest::Contains("schedule '"), lazyllm::invalid_argument);
   }
 }
 
 TEST_CASE("layers and shares out of range are errors that say the range") {
-  for (const char* kind : {"", "mass@", "static@"}) {
-    const auto parse = [kind](const char* list) { return parse_policy(std::string(kind) + list, 10); };
-    CHECK_THROWS_WITH_AS(parse("10:0.5"), doctest::Contains("layer 10 is out of range 1 to 9"), std::invalid_argument);
-    CHECK_THROWS_WITH_AS(parse("0:0.5"), doctest::Contains("layer 0 is out of range"), std::invalid_argument);
-    CHECK_THROWS_WITH_AS(parse("5:0.5,5:0.4"), doctest::Contains("layer 5 is out of range"), std::invalid_argument);
-    CHECK_THROWS_WITH_AS(parse("3:0"), doctest::Contains("(0, 1]"), std::invalid_argument);
-    CHECK_THROWS_WITH_AS(parse("3:1.5"), doctest::Contains("keep 1.5"), std::invalid_argument);
-    CHECK_THROWS_WITH_AS(parse("3:nan"), doctest::Contains("(0, 1]"), std::invalid_argument);
+  for (const char* kind : {"", "top-p@", "static@"}) {
+    const auto parse = [kind](const char* list) { return lazyllm::parse_policy(std::string(kind) + list, 10); };
+    CHECK_THROWS_WITH_AS(parse("10:0.5"), doctest::Contains("layer 10 is out of range 1 to 9"), lazyllm::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("0:0.5"), doctest::Contains("layer 0 is out of range"), lazyllm::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("5:0.5,5:0.4"), doctest::Contains("layer 5 is out of range"), lazyllm::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("3:0"), doctest::Contains("(0, 1]"), lazyllm::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("3:1.5"), doctest::Contains("keep 1.5"), lazyllm::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("3:nan"), doctest::Contains("(0, 1]"), lazyllm::invalid_argument);
     CHECK_NOTHROW(parse("9:1"));
   }
-  CHECK_NOTHROW(parse_policy("paper", 1));
+  CHECK_NOTHROW(lazyllm::parse_policy("paper", 1));
 }
 
 namespace {
@@ -89,7 +89,7 @@ PruningOptions parse(const std::vector<std::string>& arguments) {
 
 lazyllm::Selection selection(const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pruner, Index layers_run) {
   return pruner.selection(
-      {.layers_run = layers_run, .layers = 10, .active = 100, .tokens = 120, .new_tokens = 120, .steps = 0});
+      {.layers_run = layers_run, .layers = 10, .active_tokens = 100, .tokens = 120, .new_tokens = 120, .steps = 0});
 }
 
 /// The message for `--schedule @FILE…` where the file holds `content`, without the file's path.
@@ -111,13 +111,13 @@ std::string file_error(const std::string& content, const std::string& name = "")
 
 TEST_CASE("options without a file: the paper's unless they are given") {
   const auto pruner = make_pruner(parse({}), 10);
-  CHECK(selection(pruner, 3).count == 70);
+  CHECK(selection(pruner, 3).k == 70);
   CHECK(selection(pruner, 3).protect_first == 0);
   CHECK(selection(pruner, 3).protect_last == 1);
   CHECK(lazyllm::to_text(pruner.score()) == "last");
   const auto other = make_pruner(
       parse({"--schedule", "3:0.5", "--score", "max:4", "--protect-first", "2", "--protect-last", "3"}), 10);
-  CHECK(selection(other, 3).count == 50);
+  CHECK(selection(other, 3).k == 50);
   CHECK(selection(other, 3).protect_first == 2);
   CHECK(selection(other, 3).protect_last == 3);
   CHECK(lazyllm::to_text(other.score()) == "max:4");
@@ -129,7 +129,7 @@ TEST_CASE("a schedule file: its default preset, a named one, and options that wi
   const test::TemporaryFolder folder;
   const std::string file = "@" + folder.write("a#b.json", two_presets).string();
   const auto preset = make_pruner(parse({"--schedule", file + "#5%"}), 10);
-  CHECK(selection(preset, 3).count == 50);
+  CHECK(selection(preset, 3).k == 50);
   CHECK(selection(preset, 3).protect_first == 4);
   CHECK(selection(preset, 3).protect_last == 6);
   CHECK(lazyllm::to_text(preset.score()) == "mean:8");
@@ -137,13 +137,13 @@ TEST_CASE("a schedule file: its default preset, a named one, and options that wi
   const std::string plain = "@" + folder.write("b.json", two_presets).string();
   CHECK(selection(make_pruner(parse({"--schedule", plain}), 10), 3).protect_first == 4);
   const auto other = make_pruner(parse({"--schedule", plain + "#10%"}), 10);
-  CHECK(selection(other, 2).count == 25);
+  CHECK(selection(other, 2).k == 25);
   CHECK(selection(other, 2).protect_last == 1);
   CHECK(lazyllm::to_text(other.score()) == "last");
 
   const auto overridden =
       make_pruner(parse({"--schedule", plain, "--score", "last", "--protect-first", "0", "--protect-last", "1"}), 10);
-  CHECK(selection(overridden, 3).count == 50);
+  CHECK(selection(overridden, 3).k == 50);
   CHECK(selection(overridden, 3).protect_first == 0);
   CHECK(selection(overridden, 3).protect_last == 1);
   CHECK(lazyllm::to_text(overridden.score()) == "last");

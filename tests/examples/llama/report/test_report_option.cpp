@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "examples/llama/files.hpp"
-#include "examples/llama/model/program.hpp"
+#include "examples/llama/model/generate_program.hpp"
 #include "examples/llama/report/page_data.hpp"
 
 using namespace llama;
@@ -24,7 +24,7 @@ TEST_CASE("--report holds the active sets of --trace and the figures of --json")
     for (const char* schedule : {"1:0.6,2:0.5,3:0.5", "static@2:0.4", "dense"}) {
       CAPTURE(compare);
       CAPTURE(schedule);
-      const test::Program program;
+      const test::GenerateProgram program;
       std::vector<std::string> arguments = {"--schedule", schedule,          "--max-tokens", "20",
                                             "--json",     program.path("j"), "--trace",      program.path("t"),
                                             "--report",   program.path("r"), "--score",      "mean:2"};
@@ -63,7 +63,7 @@ TEST_CASE("--report holds the active sets of --trace and the figures of --json")
 
 TEST_CASE("--report of the same run differs in its times only") {
   const auto data = [] {
-    const test::Program program;
+    const test::GenerateProgram program;
     REQUIRE(program.run_ids({"--schedule", "1:0.5", "--max-tokens", "8", "--report", program.path("r")}).status == 0);
     CHECK(program.files() == std::set<std::string>{"ids", "r"});
     Json result = test::page_data(test::read(program.path("r")));
@@ -74,7 +74,7 @@ TEST_CASE("--report of the same run differs in its times only") {
 }
 
 TEST_CASE("--report is in the help; a file that cannot be written is an error, and a failed run leaves none") {
-  const test::Program program;
+  const test::GenerateProgram program;
   CHECK(program.run({"--help"}).out.find("--report FILE") != std::string::npos);
   const auto result = program.run_ids({"--report", program.path("none/r")});
   CHECK(result.status == 1);
@@ -90,7 +90,7 @@ TEST_CASE("stories260K: --report has the prompt's and the answer's words") {
     MESSAGE("skipped: the model stories260K is absent");
     return;
   }
-  const test::Program program;
+  const test::GenerateProgram program;
   const std::string prompt = "Once upon a time, \u540d </script><b> sat in\na tree";
   REQUIRE(program
               .run({"--model", folder / "stories260K.bin", "--tokenizer", folder / "tok512.bin", "--prompt", prompt,

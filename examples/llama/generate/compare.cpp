@@ -1,0 +1,58 @@
+#include "examples/llama/generate/compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "examples/llama/program/counted.hpp"
+#include "examples/llama/program/timing.hpp"
+
+namespace llama {
+namespace {
+
+/// Replaces the times of the first run by the medians over all of them; everything else is the same in all.
+void take_median_times(std::vector<Run>& runs) {
+  Run& first = runs.front();
+  for (std::size_t step = 0; step < first.step_ms.size(); ++step) {
+    std::vector<double> times;
+    for (const Run& run : runs) times.push_back(run.step_ms[step]);
+    first.step_ms[step] = median(times);
+  }
+}
+
+}  // namespace
+
+Run compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_json& report) {
+  const auto ratio = [&](const auto& value) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < dense.size(); ++i) ratios.push_back(value(dense[i]) / value(lazy[i]));
+    return median(ratios);
+  };
+  const auto [differ, _] = std::ranges::mismatch(dense[0].tokens, lazy[0].tokens);
+  const std::size_t equal = static_cast<std::size_t>(differ - dense[0].tokens.begin());
+  const std::size_t common = std::min(dense[0].tokens.size(), lazy[0].tokens.size());
+  const double ttft_speedup = ratio([](const Run& run) { return run.step_ms[0]; });
+  const double generation_speedup = ratio([&](const Run& run) { return run.ms(common); });
+  const double ideal = dense[0].prefill_operations / lazy[0].prefill_operations;
+  take_median_times(dense);
+  take_median_times(lazy);
+  report["repeats"] = dense.size();
+  report["dense"] = to_json(dense[0]);
+  report["lazy"] = to_json(lazy[0]);
+  report["ttft_speedup"] = ttft_speedup;
+  report["ideal_ttft_speedup"] = ideal;
+  report["generation_speedup"] = generation_speedup;
+  report["first_token_equal"] = equal > 0;
+  report["equal_tokens"] = equal;
+
+  describe(stdout, "dense: ", dense[0]);
+  describe(stdout, "lazy:  ", lazy[0]);
+  fmt::print("prompt computed: {:.1f} % of its token-layers\n", lazy[0].prompt_computed_percent);
+  fmt::print("equal tokens: the first {} of {}\n", equal, common);
+  fmt::print("generation speedup: {:.2f}x over {}\n", generation_speedup, counted(common, "token"));
+  fmt::print("TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n", ttft_speedup, ideal,
+             dense.size());
+  return lazy[0];
+}
+
+}  // namespace llama

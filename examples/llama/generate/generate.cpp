@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/generate/compare.hpp"
+#include "examples/llama/generate/generator.hpp"
+#include "examples/llama/model/any_model.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/program/interleaved.hpp"
+#include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/output_file.hpp"
+#include "examples/llama/program/pruning_options.hpp"
+#include "examples/llama/report/report.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace {
+
+using namespace llama;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  ModelOptions model;
+  std::string prompt, prompt_file, token_ids;
+  bool chat = false;
+  PruningOptions pruning;
+  Index max_tokens = 64;
+  Sampling sampling;
+  bool compare = false;
+  Index repeats = 3;
+  std::string json, trace, logits, report;
+};
+
+/// Throws `std::invalid_argument` unless the model can run the prompt and the tokens to generate.
+void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index max_tokens) {
+  if (prompt.empty()) fail("the prompt has 0 tokens, at least 1 is needed");
+  const TokenId largest = std::ranges::max(prompt);
+  if (largest >= config.vocab) {
+    fail("the prompt has token ", largest, ", out of range 0 to ", config.vocab - 1,
+         ", the model's vocabulary: is this the model's tokenizer?");
+  }
+  const Index longest = ModelLimits::context - std::ssize(prompt);
+  if (max_tokens > longest) fail("--max-tokens ", max_tokens, " is out of range 1 to ", longest);
+  try {
+    check_length(config, std::ssize(prompt) + max_tokens);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(
+        fmt::format("{} (prompt {} + --max-tokens {})", error.what(), prompt.size(), max_tokens));
+  }
+}
+
+/// The settings of the run, for `--json`.
+Json settings(const Options& options, Index layers, std::size_t prompt_tokens) {
+  const PruningOptions pruning = resolved(options.pruning, layers);
+  Json json = {{"model", options.model.path},
+               {"device", options.model.placement.device},
+               {"dtype", options.model.placement.dtype},
+               {"threads", options.model.placement.threads},
+               {"schedule", pruning.schedule},
+               {"score", pruning.score.value()},
+               {"protect_first", pruning.protect_first.value()},
+               {"protect_last", pruning.protect_last.value()},
+               {"prompt_tokens", prompt_tokens},
+               {"max_tokens", options.max_tokens},
+               {"temperature", options.sampling.temperature},
+               {"top_p", options.sampling.top_p},
+               {"seed", options.sampling.seed}};
+  if (options.pruning.schedule != pruning.schedule) json["preset"] = options.pruning.schedule;
+  return json;
+}
+
+/// Dense and lazy in turn; the first of each is printed as it grows. Returns the lazy run.
+Run compare(Generator& generator, AnyDecoder& dense, AnyDecoder& lazy, Index repeats, Json& report) {
+  bool stream = true;
+  const auto dense_run = [&] {
+    if (stream) print_now("dense: ");
+    return generator.generate(dense, stream);
+  };
+  const auto lazy_run = [&] {
+    if (stream) print_now("\nlazy:  ");
+    Run run = generator.generate(lazy, stream);
+    if (stream) print_now("\n\n");
+    stream = false;
+    return run;
+  };
+  auto [dense_runs, lazy_runs] = interleaved(repeats, dense_run, lazy_run);
+  return compare(std::move(dense_runs), std::move(lazy_runs), report);
+}
+
+void generate(const Options& options) {
+  const Checkpoint checkpoint(options.model.path);
+  const ModelConfig& config = checkpoint.config();
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (options.token_ids.empty() || !options.model.tokenizer.empty()) {
+    tokenizer = open_tokenizer_for(options.model, config);
+  }
+  std::vector<TokenId> prompt;
+  if (!options.token_ids.empty()) {
+    if (options.chat) fail("--chat needs a text: --prompt or --prompt-file, not --token-ids");
+    prompt = read_token_ids(options.token_ids, config.vocab);
+  } else {
+    const std::string text = options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file);
+    prompt = options.chat ? open_chat_template(options.model.tokenizer_path()).encode(*tokenizer, text)
+                          : tokenizer->encode(text, true);
+  }
+  check(config, prompt, options.max_tokens);
+
+  // What can be wrong with the options is found before the weights are loaded.
+  Generator generator(
+      prompt, options.max_tokens, options.sampling, tokenizer.get(), stop_tokens(config, tokenizer.get()),
+      {.trace = !options.trace.empty(), .logits = !options.logits.empty(), .active_layers = !options.report.empty()});
+  const auto pruner = make_pruner(options.pruning, config.layers);
+  Json report = settings(options, config.layers, prompt.size());
+  const auto open = [](const std::string& path) {
+    return path.empty() ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
+  };
+  std::optional<OutputFile> json = open(options.json), trace = open(options.trace), logits = open(options.logits),
+                            page = open(options.report);
+
+  const auto model = open_model(config, weights_of(checkpoint), options.model.placement);
+  const Index capacity = std::ssize(prompt) + options.max_tokens;
+  const auto lazy = model->lazy(capacity, pruner);
+  Run run;
+  if (options.compare) {
+    run = compare(generator, *model->dense(capacity), *lazy, options.repeats, report);
+  } else {
+    run = generator.generate(*lazy, true);
+    print_now("\n");
+    describe(stderr, "", run);
+    report.update(to_json(run));
+  }
+
+  if (json) json->commit(json_text(report, 2) + "\n");
+  if (trace) trace->commit(run.trace.dump() + "\n");
+  if (logits) logits->commit({reinterpret_cast<const char*>(run.logits.data()), run.logits.size() * sizeof(float)});
+  if (page) {
+    prompt.insert(prompt.end(), run.tokens.begin(), run.tokens.end());
+    page->commit(report_page(
+        {.tokens = prompt, .tokenizer = tokenizer.get(), .layers = config.layers, .steps = run.active_layers}, report));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
+               "lazyllm-generate");
+  add_model_options(app, options.model);
+  auto* prompt = app.add_option_group("Prompt");
+  prompt->add_option("--prompt", options.prompt, "the prompt itself");
+  prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt")
+      ->check(CLI::ExistingFile)
+      ->option_text("FILE");
+  prompt->add_option("--token-ids", options.token_ids, "a file of token ids: decimal numbers or a JSON array")
+      ->check(CLI::ExistingFile)
+      ->option_text("FILE");
+  prompt->require_option(1);
+  add_chat_option(app, options.chat);
+  add_pruning_options(app, options.pruning);
+  app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
+      ->check(at_least(1))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--temperature", options.sampling.temperature,
+                 "0: always the most likely token; above: draw, the flatter the higher")
+      ->type_name("T")
+      ->capture_default_str();
+  app.add_option("--top-p", options.sampling.top_p, "draw among the most likely tokens that hold this share, in (0, 1]")
+      ->type_name("P")
+      ->capture_default_str();
+  app.add_option("--seed", options.sampling.seed, "seed of the drawing")->type_name("N")->capture_default_str();
+  app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
+  app.add_option("--repeats", options.repeats, "with --compare: runs of each, times are medians")
+      ->check(at_least(1))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
+      ->type_name("FILE");
+  app.add_option("--trace", options.trace,
+                 "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
+      ->type_name("FILE");
+  app.add_option("--report", options.report,
+                 "write a page for a browser to this file: the prompt's tokens by how deep each went and when it was "
+                 "revived, work per layer, times and memory; of the lazy run")
+      ->type_name("FILE");
+  app.add_option("--logits", options.logits,
+                 "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
+                 "of the lazy run")
+      ->type_name("FILE");
+  return run_program(app, argc, argv, [&] { generate(options); });
+}

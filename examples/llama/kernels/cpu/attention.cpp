@@ -1,0 +1,619 @@
+#include "examples/llama/kernels/cpu/attention.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
+#include "examples/llama/kernels/cpu/rounding.hpp"
+#include "examples/llama/library.hpp"
+
+// Query rows lie across the lanes of vector registers, keys and head elements along loops. So the maxima, sums and
+// corrections of the online softmax are plain vector operations; keys and values are read in place, one element
+// broadcast to all lanes, wherever their tokens are; and no lane's arithmetic depends on another's.
+//
+// With grouped heads, the query heads that share a key/value head are rows of the same block: "query" number
+// row * group + head below.
+//
+// A few queries, as in decode, would leave most lanes idle. There the elements of a head lie across the lanes, and
+// chunks of keys are separate work, so that more threads than heads share the reading of a long cache.
+
+namespace llama {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int lanes = 16;
+constexpr int sums = 16;  ///< vectors that a tile sums up; must fit the registers beside its operands
+#elif defined(__AVX__)
+constexpr int lanes = 8;
+constexpr int sums = 8;
+#else
+constexpr int lanes = 4;
+constexpr int sums = 8;
+#endif
+constexpr int block_keys = 64;
+constexpr Index chunk_keys = 512;
+constexpr Index few_queries = lanes / 2;  ///< of one key/value head: up to so many, `Chunks` is the faster (measured)
+
+using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
+
+/// Up to `lanes` of the `count` elements at `from` as floats, zeros behind them.
+#ifdef __AVX512BW__
+inline Vector load_floats(const float* from, Index count) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << std::min<Index>(count, lanes)) - 1), from);
+}
+inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
+  const auto mask = static_cast<__mmask32>((1u << std::min<Index>(count, lanes)) - 1);
+  const __m256i halves = _mm512_castsi512_si256(_mm512_maskz_loadu_epi16(mask, from));
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+}
+#else
+template <class Bits, class T>
+Bits load_bits(const T* from, Index count) {
+  Bits bits = {};
+  if (count >= lanes) {
+    std::memcpy(&bits, from, sizeof(bits));
+  } else {
+    std::memcpy(&bits, from, static_cast<std::size_t>(count) * sizeof(T));
+  }
+  return bits;
+}
+inline Vector load_floats(const float* from, Index count) { return load_bits<Vector>(from, count); }
+inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
+  using Halves [[gnu::vector_size(lanes * sizeof(std::uint16_t))]] = std::uint16_t;
+  using Words [[gnu::vector_size(lanes * sizeof(std::uint32_t))]] = std::uint32_t;
+  return (Vector)(__builtin_convertvector(load_bits<Halves>(from, count), Words) << 16);
+}
+#endif
+
+/// Products of floats: one step of depth is one element.
+struct FloatProducts {
+  using Stored = float;
+  static constexpr Index depth = 1;
+  static Vector add(float a, Vector b, Vector sum) { return add(a - Vector{}, b, sum); }
+  /// Fused explicitly: left to itself, gcc 14 for Zen 5 fuses in some loops and not in others, and the bits of a row
+  /// would depend on the rows beside it.
+  static Vector add(Vector a, Vector b, Vector sum) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, sum);
+#elif defined(__AVX__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, sum);
+#else
+    return a * b + sum;
+#endif
+  }
+  static float load(const float* at) { return *at; }
+  template <class T>
+  static Vector load(const T* from, Index count) {
+    return load_floats(from, count);
+  }
+};
+
+#ifdef __AVX512BF16__
+/// Products of bfloat16: one step of depth is two neighbours, multiplied and summed in float by one instruction.
+struct PairProducts {
+  using Stored = Eigen::bfloat16;
+  static constexpr Index depth = 2;
+  static Vector add(std::int32_t a, Vector b, Vector sum) { return add((Vector)_mm512_set1_epi32(a), b, sum); }
+  static Vector add(Vector a, Vector b, Vector sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+  static std::int32_t load(const Eigen::bfloat16* at) {
+    std::int32_t pair;
+    std::memcpy(&pair, at, sizeof(pair));
+    return pair;
+  }
+  static Vector load(const Eigen::bfloat16* from, Index count) {
+    const std::uint64_t elements = std::uint64_t{1} << std::min<Index>(count, depth * lanes);
+    return (Vector)_mm512_maskz_loadu_epi16(static_cast<__mmask32>(elements - 1), from);
+  }
+  static Vector pair(Vector first, Vector second) {
+    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(first));
+    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(second));
+    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+};
+#else
+using PairProducts = FloatProducts;
+#endif
+template <class T>
+using ProductsOf = std::conditional_t<std::is_same_v<T, float>, FloatProducts, PairProducts>;
+
+/// sum[i][c] += sum over k of a(i, k) * b[k][c], for `Height` values of i.
+template <class Products, int Height, int Columns, class A>
+void add_products(Index depth, const A& a, const Vector (*b)[Columns], Vector (&sum)[Height][Columns]) {
+  for (Index k = 0; k < depth; ++k) {
+    for (int i = 0; i < Height; ++i) {
+      const auto element = a(i, k);
+      for (int c = 0; c < Columns; ++c) sum[i][c] = Products::add(element, b[k][c], sum[i][c]);
+    }
+  }
+}
+
+/// Calls `body(first, height)` over [0, count) with compile-time heights: `Height` while they fit, then its halves.
+template <int Height, class Body>
+void for_tiles(Index first, Index count, const Body& body) {
+  for (; count - first >= Height; first += Height) body(first, std::integral_constant<int, Height>());
+  if constexpr (Height > 1) for_tiles<Height / 2>(first, count, body);
+}
+
+/// Everything that the threads share.
+template <class T>
+struct Task {
+  AttentionShape shape;
+  RowsView<const T> queries;
+  KeyValues<T> cache;
+  Positions keys;
+  Positions key_limits;
+  RowsView<T> out;
+
+  Index group() const { return shape.heads / shape.kv_heads; }
+  Index head_offset(Index kv_head, Index query) const { return (kv_head * group() + query % group()) * shape.head_dim; }
+  const T* query(Index kv_head, Index query) const {
+    return queries.row(query / group()) + head_offset(kv_head, query);
+  }
+  T* result(Index kv_head, Index query) const { return out.row(query / group()) + head_offset(kv_head, query); }
+  Index query_count() const { return queries.rows * group(); }  ///< of each key/value head
+  Position limit(Index query) const { return key_limits[static_cast<std::size_t>(query / group())]; }
+  Index offset(Index kv_head, Index key) const {
+    return keys[static_cast<std::size_t>(key)] * cache.position_stride + kv_head * cache.head_stride;
+  }
+};
+
+/// One block of up to `Columns * lanes` queries of one key/value head.
+template <class T, int Columns>
+class Block {
+  using Products = ProductsOf<T>;
+  using Stored = typename Products::Stored;
+  using Lines = Vector (*)[Columns];
+  static constexpr int width = Columns * lanes;
+  static constexpr int height = sums / Columns;
+  using Row = Eigen::Array<float, width, 1>;
+  using RowMap = Eigen::Map<Row, Eigen::AlignedMax>;
+
+ public:
+  /// Floats of scratch memory that a block needs.
+  static Index scratch(Index head_dim) { return (2 * head_dim + 2 * block_keys) * width + 2 * block_keys * head_dim; }
+
+  Block(const Task<T>& task, Index kv_head, Index first, Index count, float* memory)
+      : task_(task), kv_head_(kv_head), first_(first), count_(count) {
+    const Index head_dim = task.shape.head_dim;
+    const auto take = [&](Index floats) {
+      float* const part = memory;
+      memory += floats;
+      return part;
+    };
+    queries_ = reinterpret_cast<Lines>(take(head_dim * width));
+    outputs_ = reinterpret_cast<Lines>(take(head_dim * width));
+    scores_ = reinterpret_cast<Lines>(take(block_keys * width));
+    weights_ = reinterpret_cast<Lines>(take(block_keys * width));
+    keys_ = reinterpret_cast<Stored*>(take(block_keys * head_dim));
+    values_ = reinterpret_cast<Stored*>(take(block_keys * head_dim));
+  }
+
+  void run() {
+    load_queries();
+    maximum_.setConstant(-std::numeric_limits<float>::infinity());
+    total_.setZero();
+    const Index last_limit = limits_.maxCoeff();
+    for (Index key = 0; key < last_limit; key += block_keys) {
+      const Index count = std::min<Index>(block_keys, last_limit - key);
+      score(key, count);
+      const bool masked = key + count > limits_.minCoeff();
+      if (masked) mask(key, count, -std::numeric_limits<float>::infinity());
+      weigh(count);
+      // Eigen's exp of -infinity is not quite zero on every processor: too little for the total, not for a huge value.
+      if (masked) mask(key, count, 0);
+      add_values(key, count);
+    }
+    store();
+  }
+
+ private:
+  /// Puts the queries across the lanes. Spare lanes repeat the last query.
+  void load_queries() {
+    const Index steps = task_.shape.head_dim / Products::depth;
+    for (Index lane = 0; lane < width; ++lane) {
+      const Index query = first_ + std::min(lane, count_ - 1);
+      const T* const from = task_.query(kv_head_, query);
+      limits_(lane) = task_.limit(query);
+      for (Index k = 0; k < steps; ++k) put(queries_, k, lane, from + k * Products::depth);
+    }
+    std::fill_n(reinterpret_cast<float*>(outputs_), task_.shape.head_dim * width, 0.0f);
+  }
+
+  static void put(Lines lines, Index k, Index lane, const T* from) {
+    float* const to = reinterpret_cast<float*>(lines[k]) + lane;
+    if constexpr (Products::depth == 2) {
+      std::memcpy(to, from, sizeof(float));
+    } else {
+      *to = widen(*from);
+    }
+  }
+
+  void score(Index key, Index count) {
+    const Index head_dim = task_.shape.head_dim;
+    std::array<const Stored*, block_keys> from;
+    for (Index i = 0; i < count; ++i) {
+      const T* const in_place = task_.cache.keys + task_.offset(kv_head_, key + i);
+      if constexpr (std::is_same_v<T, Stored>) {
+        from[static_cast<std::size_t>(i)] = in_place;
+      } else {
+        widen(in_place, head_dim, keys_ + i * head_dim);
+        from[static_cast<std::size_t>(i)] = keys_ + i * head_dim;
+      }
+    }
+    for_tiles<height>(0, count, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
+      Vector sum[Height][Columns] = {};
+      const Stored* const* const rows = from.data() + first;
+      add_products<Products>(
+          head_dim / Products::depth,
+          [rows](Index i, Index k) { return Products::load(rows[i] + k * Products::depth); }, queries_, sum);
+      for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, scores_[first + i]);
+    });
+  }
+
+  /// Gives the scores or weights of keys that a query may not see this `value`.
+  void mask(Index key, Index count, float value) {
+    for (Index i = 0; i < count; ++i) {
+      RowMap row = line(scores_, i);
+      row = (limits_ <= static_cast<Position>(key + i)).select(value, row);
+    }
+  }
+
+  /// Scores to weights, relative to the largest score so far; what was summed before is corrected to it.
+  void weigh(Index count) {
+    Row largest = maximum_;
+    for (Index i = 0; i < count; ++i) largest = largest.max(line(scores_, i));
+    correction_ = ((maximum_ - largest) * task_.shape.scale).exp();
+    maximum_ = largest;
+    total_ *= correction_;
+    for (Index i = 0; i < count; ++i) {
+      RowMap row = line(scores_, i);
+      row = ((row - largest) * task_.shape.scale).exp();
+      total_ += row;
+    }
+  }
+
+  void add_values(Index key, Index count) {
+    const Index head_dim = task_.shape.head_dim;
+    load_values(key, count);
+    if constexpr (Products::depth == 2) pair_weights(count);
+    const Lines weights = Products::depth == 2 ? weights_ : scores_;
+    const Stored* const values = values_;
+    Vector correction[Columns];
+    std::memcpy(correction, correction_.data(), sizeof(correction));
+    for_tiles<height>(0, head_dim, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
+      Vector sum[Height][Columns];
+      for (int i = 0; i < Height; ++i) {
+        for (int c = 0; c < Columns; ++c) sum[i][c] = outputs_[first + i][c] * correction[c];
+      }
+      const Stored* const column = values + first * Products::depth;
+      const Index stride = head_dim * Products::depth;
+      add_products<Products>(
+          (count + Products::depth - 1) / Products::depth,
+          [column, stride](Index i, Index k) { return Products::load(column + k * stride + i * Products::depth); },
+          weights, sum);
+      for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, outputs_[first + i]);
+    });
+  }
+
+  /// Copies the block's values `[count x head_dim]`; in pairs, the same element of two tokens side by side.
+  void load_values(Index key, Index count) {
+    const Index head_dim = task_.shape.head_dim;
+    for (Index i = 0; i < count; i += Products::depth) {
+      const T* const even = task_.cache.values + task_.offset(kv_head_, key + i);
+      Stored* const to = values_ + i * head_dim;
+      if constexpr (Products::depth == 2) {
+        // The last token of an odd count is its own neighbour, with weight 0.
+        const T* const odd = i + 1 < count ? task_.cache.values + task_.offset(kv_head_, key + i + 1) : even;
+        for (Index k = 0; k < head_dim; ++k) {
+          const std::uint32_t pair = even[k].value | std::uint32_t{odd[k].value} << 16;
+          std::memcpy(static_cast<void*>(to + 2 * k), &pair, sizeof(pair));
+        }
+      } else {
+        widen(even, head_dim, to);
+      }
+    }
+  }
+
+  /// Rounds the weights to bfloat16, those of two neighbouring keys side by side.
+  void pair_weights(Index count) {
+    if (count % 2 == 1) line(scores_, count).setZero();
+    for (Index i = 0; i < count; i += 2) {
+      for (int c = 0; c < Columns; ++c) weights_[i / 2][c] = Products::pair(scores_[i][c], scores_[i + 1][c]);
+    }
+  }
+
+  void store() {
+    const Index head_dim = task_.shape.head_dim;
+    for (Index k = 0; k < head_dim; ++k) line(outputs_, k) /= total_;
+    for (Index lane = 0; lane < count_; ++lane) {
+      T* const to = task_.result(kv_head_, first_ + lane);
+      const float* const from = reinterpret_cast<const float*>(outputs_) + lane;
+      for (Index k = 0; k < head_dim; ++k) to[k] = round_to<T>(from[k * width]);
+    }
+  }
+
+  static RowMap line(Lines lines, Index i) { return RowMap(reinterpret_cast<float*>(lines[i])); }
+
+  const Task<T>& task_;
+  Index kv_head_;
+  Index first_;
+  Index count_;
+  Lines queries_;   // [head_dim] elements or pairs of them
+  Lines outputs_;   // [head_dim] not yet divided by total_
+  Lines scores_;    // [block_keys]
+  Lines weights_;   // [block_keys / 2] pairs
+  Stored* keys_;    // [block_keys x head_dim] where keys must be converted
+  Stored* values_;  // [block_keys x head_dim]
+  Eigen::Array<Position, width, 1> limits_;
+  Row maximum_, total_, correction_;
+};
+
+template <class T, int Columns>
+void run(lazyllm::cpu::Context& context, const Task<T>& task) {
+  const int threads = context.threads();
+  constexpr Index width = Columns * lanes;
+  const Index queries = task.query_count();
+  const Index blocks = (queries + width - 1) / width;
+  const Index scratch = Block<T, Columns>::scratch(task.shape.head_dim);
+  float* const memory = context.scratch(threads * scratch).data();
+  // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
+  // together.
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (Index i = 0; i < task.shape.kv_heads * blocks; ++i) {
+    Index thread = 0;
+#ifdef _OPENMP
+    thread = omp_get_thread_num();
+#endif
+    const Index first = (blocks - 1 - i % blocks) * width;
+    Block<T, Columns>(task, i / blocks, first, std::min(width, queries - first), memory + thread * scratch).run();
+  }
+}
+
+/// Lane i of the result is the sum of the lanes of vectors[i].
+template <int Count, int... Lane>
+[[gnu::always_inline]] inline Vector sums_of_lanes(const Vector (&vectors)[Count],
+                                                   std::integer_sequence<int, Lane...> order) {
+  if constexpr (Count == 1) {
+    return vectors[0];
+  } else {
+    Vector sum[Count / 2];
+    for (int i = 0; i < Count / 2; ++i) {
+      sum[i] = __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * Lane)...) +
+               __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * Lane + 1)...);
+    }
+    return sums_of_lanes(sum, order);
+  }
+}
+
+/// What one chunk of keys gives one query: the values' weighted sum and the weights' total, relative to the chunk's
+/// largest score.
+struct Partial {
+  float* outputs;  // [head_dim]
+  float& maximum;
+  float& total;
+
+  static Index floats(Index head_dim) { return round_up(head_dim) + lanes; }
+  static Index round_up(Index count) { return (count + lanes - 1) / lanes * lanes; }
+  Partial(float* memory, Index head_dim)
+      : outputs(memory), maximum(memory[round_up(head_dim)]), total(memory[round_up(head_dim) + 1]) {}
+};
+
+/// A few queries of each key/value head, chunk by chunk of the keys, each with a softmax of its own.
+template <class T>
+class Chunks {
+  using Products = ProductsOf<T>;
+  using Line = Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax>;
+  static constexpr int columns = 4;              ///< vectors of a value that a tile sums up
+  static constexpr int height = sums / columns;  ///< queries that share one reading of keys and values
+
+ public:
+  explicit Chunks(const Task<T>& task) : task_(task), chunks_((task.key_limits.back() - 1) / chunk_keys + 1) {}
+
+  void run(lazyllm::cpu::Context& context) {
+    const int threads = context.threads();
+    const Index queries = task_.query_count(), heads = task_.shape.kv_heads;
+    const Index partials = heads * queries * chunks_ * Partial::floats(task_.shape.head_dim);
+    memory_ = context.scratch(partials + threads * height * chunk_keys).data();
+#pragma omp parallel num_threads(threads)
+    {
+      Index thread = 0;
+#ifdef _OPENMP
+      thread = omp_get_thread_num();
+#endif
+      float* const scores = memory_ + partials + thread * height * chunk_keys;
+#pragma omp for schedule(dynamic)
+      for (Index i = 0; i < heads * chunks_; ++i) {
+        for_tiles<height>(0, queries, [&]<int Height>(Index query, std::integral_constant<int, Height>) {
+          attend<Height>(i / chunks_, i % chunks_, query, scores);
+        });
+      }
+#pragma omp for
+      for (Index i = 0; i < heads * queries; ++i) merge(i / queries, i % queries);
+    }
+  }
+
+ private:
+  Partial partial(Index kv_head, Index query, Index chunk) const {
+    const Index head_dim = task_.shape.head_dim;
+    const Index number = (kv_head * task_.query_count() + query) * chunks_ + chunk;
+    return {memory_ + number * Partial::floats(head_dim), head_dim};
+  }
+
+  /// The chunk's partial results for queries `query` to `query + Height - 1`. `scores` is `[Height x chunk_keys]`.
+  template <int Height>
+  void attend(Index kv_head, Index chunk, Index query, float* scores) const {
+    const Index key = chunk * chunk_keys;
+    const Index count = std::min<Index>(chunk_keys, task_.limit(query + Height - 1) - key);
+    if (count <= 0) return;
+    std::array<Index, chunk_keys> offsets;
+    // Spare lanes repeat the last key.
+    for (Index i = 0; i < Partial::round_up(count); ++i) {
+      offsets[static_cast<std::size_t>(i)] = task_.offset(kv_head, key + std::min(i, count - 1));
+    }
+    for (Index i = 0; i < count; i += lanes) {
+      for (int q = 0; q < Height; ++q) {
+        score(task_.query(kv_head, query + q), offsets.data() + i, scores + q * chunk_keys + i);
+      }
+    }
+    for (int q = 0; q < Height; ++q) {
+      weigh(scores + q * chunk_keys, count, task_.limit(query + q) - key, partial(kv_head, query + q, chunk));
+    }
+    const Index head_dim = task_.shape.head_dim;
+    const T* const values = task_.cache.values;
+    for_tiles<columns>(
+        0, Partial::round_up(head_dim) / lanes, [&]<int Columns>(Index column, std::integral_constant<int, Columns>) {
+          const Index first = column * lanes;
+          Vector sum[Height][Columns] = {};
+          for (Index i = 0; i < count; ++i) {
+            const Index at = offsets[static_cast<std::size_t>(i)] + first;
+            for (int c = 0; c < Columns; ++c) {
+              const Vector floats = load_floats(values + at + c * lanes, head_dim - first - c * lanes);
+              for (int q = 0; q < Height; ++q) {
+                sum[q][c] = FloatProducts::add(scores[q * chunk_keys + i], floats, sum[q][c]);
+              }
+            }
+          }
+          for (int q = 0; q < Height; ++q) {
+            Vector* const to = reinterpret_cast<Vector*>(partial(kv_head, query + q, chunk).outputs) + column;
+            for (int c = 0; c < Columns; ++c) to[c] = sum[q][c];
+          }
+        });
+  }
+
+  /// The products of a query with as many keys as there are lanes.
+  void score(const T* query, const Index* offsets, float* scores) const {
+    constexpr int step = lanes * Products::depth;
+    const Index head_dim = task_.shape.head_dim;
+    Vector sum[lanes] = {};
+    const T* const keys = task_.cache.keys;
+    for (Index first = 0; first < head_dim; first += step) {
+      const Vector a = Products::load(query + first, head_dim - first);
+      for (int i = 0; i < lanes; ++i) {
+        sum[i] = Products::add(a, Products::load(keys + offsets[i] + first, head_dim - first), sum[i]);
+      }
+    }
+    const Vector result = sums_of_lanes(sum, std::make_integer_sequence<int, lanes>());
+    std::memcpy(scores, &result, sizeof(result));
+  }
+
+  /// Scores of `count` keys to weights, exactly 0 for all but the first `limit`.
+  void weigh(float* scores, Index count, Index limit, Partial result) const {
+    const Index visible = std::clamp<Index>(limit, 0, count);
+    if (visible > 0) {
+      result.maximum = Line(scores, visible).maxCoeff();
+      Line line(scores, Partial::round_up(visible));
+      line = ((line - result.maximum) * task_.shape.scale).exp();
+      std::fill(scores + visible, scores + line.size(), 0.0f);
+      result.total = line.sum();
+    }
+    std::fill(scores + visible, scores + count, 0.0f);
+  }
+
+  /// Sums up the partial results of a query, in the order of the chunks.
+  void merge(Index kv_head, Index query) const {
+    const Index chunks = (task_.limit(query) - 1) / chunk_keys + 1;
+    float maximum = partial(kv_head, query, 0).maximum;
+    for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(kv_head, query, chunk).maximum);
+    float total = 0;
+    const Index head_dim = task_.shape.head_dim;
+    Line outputs(partial(kv_head, query, 0).outputs, head_dim);
+    for (Index chunk = 0; chunk < chunks; ++chunk) {
+      const Partial part = partial(kv_head, query, chunk);
+      const float weight = std::exp((part.maximum - maximum) * task_.shape.scale);
+      total += weight * part.total;
+      if (chunk == 0) {
+        outputs *= weight;
+      } else {
+        outputs += weight * Line(part.outputs, head_dim);
+      }
+    }
+    outputs /= total;
+    round_to(outputs.data(), head_dim, task_.result(kv_head, query));
+  }
+
+  const Task<T>& task_;
+  Index chunks_;
+  float* memory_ = nullptr;
+};
+
+template <class T>
+void check(const Task<T>& task) {
+  const AttentionShape& shape = task.shape;
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
+    fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
+  if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
+    fail("attention: head_dim ", shape.head_dim, " is out of range, even and at least 2");
+  const Index width = shape.heads * shape.head_dim;
+  if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
+    fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows, " x ",
+         task.out.width, "], both must be [rows x ", width, "]");
+  if (std::ssize(task.key_limits) != task.queries.rows)
+    fail("attention: ", task.key_limits.size(), " key limits for ", task.queries.rows, " rows");
+  Position least = 1;
+  for (const Position limit : task.key_limits) {
+    if (limit < least || limit > std::ssize(task.keys))
+      fail("attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
+    least = limit;
+  }
+}
+
+}  // namespace
+
+template <class T>
+void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, RowsView<const T> queries, RowsView<T> out) {
+  const Task<T> task{shape, queries, cache, keys, key_limits, out};
+  check(task);
+  const Index count = task.query_count();
+  if (count == 0) return;
+  if (count <= few_queries) {
+    Chunks<T>(task).run(context);
+  } else if (count <= lanes) {
+    run<T, 1>(context, task);
+  } else if (count <= 2 * lanes) {
+    run<T, 2>(context, task);
+  } else {
+    run<T, 4>(context, task);
+  }
+}
+
+template <class T>
+void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
+               RowsView<T> out) {
+  const AttentionShape& shape = plan.shape();
+  const Index width = shape.heads * shape.head_dim;
+  if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
+    fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
+         "], allowed are [", plan.query_rows(), " x ", width, "]");
+  for (Index s = 0; s < plan.sequences(); ++s) {
+    const auto own = plan.queries(s);
+    const Index rows = std::ssize(own.positions);
+    if (rows == 0) continue;
+    const KvView<T>& cache = plan.cache(s);
+    const Index at = layer * cache.layer_stride;
+    attention<T>(context, shape, {cache.keys + at, cache.values + at, cache.position_stride, cache.head_stride},
+                 plan.sequence(s).keys, own.key_limits, queries.subrows(own.first_row, rows),
+                 out.subrows(own.first_row, rows));
+  }
+}
+
+#define LAZYLLM_INSTANTIATE(T)                                                                                      \
+  template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, Positions, \
+                          RowsView<const T>, RowsView<T>);                                                          \
+  template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
+LAZYLLM_INSTANTIATE(float)
+LAZYLLM_INSTANTIATE(Eigen::bfloat16)
+#undef LAZYLLM_INSTANTIATE
+
+}  // namespace llama

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <Eigen/Core>
+
+#include "examples/llama/kernels/attention_shape.hpp"
+#include "examples/llama/kernels/cpu/host_plan.hpp"
+#include "examples/llama/library.hpp"
+
+namespace llama {
+
+/// K and V of one sequence in one layer. Token p's key of head h starts at `keys + p * position_stride + h *
+/// head_stride`, its value at the same offset from `values`. Strides count elements.
+template <class T>
+struct KeyValues {
+  const T* keys = nullptr;
+  const T* values = nullptr;
+  Index position_stride = 0;
+  Index head_stride = 0;
+};
+
+/// out = softmax(scale Q K^T, visible keys only) V of one sequence, with float sums, in blocks: no `[rows x keys]`
+/// matrix. `queries` and `out` are `[rows x heads * head_dim]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and
+/// V of no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size().
+/// A row's result does not depend on the threads, and on no other row but through their number: a call with at most 8
+/// query rows per key/value head (4 with AVX, 2 with SSE) sums up in another order than one with more. Within either
+/// kind a row depends on its query and the keys it sees only, bit for bit.
+///
+/// Takes the context's scratch memory. It grows with the threads and the head dimension; with the number of keys only
+/// for a few rows, by one row of floats for every 512 keys. Throws `std::invalid_argument` when the shapes do not fit
+/// each other or a limit is out of range.
+template <class T>
+void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,
+               Positions key_limits, RowsView<const T> queries, RowsView<T> out);
+
+/// The same of one layer for all sequences of `plan`: `queries` and `out` are `[plan.query_rows() x heads * head_dim]`.
+template <class T>
+void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
+               RowsView<T> out);
+
+#define LAZYLLM_DECLARE(T)                                                                                      \
+  extern template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, \
+                                 Positions, RowsView<const T>, RowsView<T>);                                    \
+  extern template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
+LAZYLLM_DECLARE(float)
+LAZYLLM_DECLARE(Eigen::bfloat16)
+#undef LAZYLLM_DECLARE
+
+}  // namespace llama

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <concepts>
+#include <memory>
+#include <span>
+
+#include "examples/llama/checkpoint/tensor.hpp"
+#include "examples/llama/library.hpp"
+
+namespace llama {
+
+/// Which library multiplies matrices.
+enum class GemmLibrary {
+  automatic,  ///< oneDNN where the build has it and it supports the type on this processor, else Eigen
+  eigen
+};
+
+class PackedWeights;
+
+/// A dense layer: rows x `[rows x in]` times transposed weights `[out x in]`, plus an optional bias `[out]`, summed in
+/// float. Owns the weights, packed for the GEMM library. One object serves several threads of the caller at a time.
+/// `T` is `float` or `Eigen::bfloat16`.
+template <class T>
+class Linear {
+ public:
+  /// Stacks `weights`, each `[out_i x in]`, on the out dimension: the output is theirs side by side. Needs as much
+  /// memory again while it packs; the tensors are not used afterwards. `biases` is empty, or one `[out_i]` per weight.
+  /// Throws `std::invalid_argument` when the shapes do not fit each other.
+  explicit Linear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
+                  GemmLibrary library = GemmLibrary::automatic);
+
+  Linear(Linear&&) noexcept;
+  Linear& operator=(Linear&&) noexcept;
+  ~Linear();
+
+  Index in() const { return in_; }
+  Index out() const { return out_; }
+  GemmLibrary library() const { return library_; }  ///< `eigen`, or `automatic` for oneDNN
+
+  /// y = x W^T + bias. `y` holds T, or float to spare logits the rounding. Any number of rows, 0 included.
+  /// Throws `std::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, both without gaps between rows.
+  template <class Y>
+  requires std::same_as<Y, T> || std::same_as<Y, float>
+  void apply(lazyllm::cpu::Context& context, RowsView<const T> x, RowsView<Y> y) const {
+    check(x, y.rows, y.width, y.stride);
+    multiply(x, y.data, std::same_as<Y, float>, false, context.threads());
+  }
+
+  /// y += x W^T + bias, summed before the result is rounded to T: a residual connection.
+  void accumulate(lazyllm::cpu::Context& context, RowsView<const T> x, RowsView<T> y) const {
+    check(x, y.rows, y.width, y.stride);
+    multiply(x, y.data, std::same_as<T, float>, true, context.threads());
+  }
+
+ private:
+  void check(RowsView<const T> x, Index y_rows, Index y_width, Index y_stride) const;
+  void multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const;
+
+  Index in_ = 0;
+  Index out_ = 0;
+  GemmLibrary library_ = GemmLibrary::eigen;
+  std::unique_ptr<const PackedWeights> weights_;
+};
+
+extern template class Linear<float>;
+extern template class Linear<Eigen::bfloat16>;
+
+}  // namespace llama

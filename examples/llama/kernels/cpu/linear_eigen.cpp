@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
+
+namespace llama {
+namespace {
+
+using MatrixF = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// Columns of y that are computed at once: a unit of work that does not depend on the number of threads.
+constexpr Index block_columns = 128;
+/// Rows of x that are held in float at once.
+constexpr Index block_rows = 256;
+
+/// Scratch memory of one thread; it keeps its size from call to call.
+struct Scratch {
+  MatrixF x, weights, y;
+};
+
+template <class T>
+class EigenWeights final : public PackedWeights {
+ public:
+  explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {}
+
+  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
+    if (y_is_float) {
+      multiply(static_cast<const T*>(x), rows, static_cast<float*>(y), accumulate, threads);
+    } else {
+      multiply(static_cast<const T*>(x), rows, static_cast<T*>(y), accumulate, threads);
+    }
+  }
+
+ private:
+  template <class Y>
+  void multiply(const T* x, Index rows, Y* y, bool accumulate, [[maybe_unused]] int threads) const {
+    const Index blocks = (weights_.out + block_columns - 1) / block_columns;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (Index block = 0; block < blocks; ++block) {
+      const Index first = block * block_columns;
+      const Index columns = std::min(block_columns, weights_.out - first);
+      for (Index row = 0; row < rows; row += block_rows) {
+        multiply_block(x + row * weights_.in, std::min(block_rows, rows - row), y + row * weights_.out, first, columns,
+                       accumulate);
+      }
+    }
+  }
+
+  template <class Y>
+  void multiply_block(const T* x, Index rows, Y* y, Index first, Index columns, bool accumulate) const {
+    static thread_local Scratch scratch;
+    const Eigen::Map<const Matrix<T>> x_map(x, rows, weights_.in);
+    const Eigen::Map<const Matrix<T>> weights(weights_.weights.data() + first * weights_.in, columns, weights_.in);
+    scratch.y.resize(rows, columns);
+    if constexpr (std::is_same_v<T, float>) {
+      scratch.y.noalias() = x_map * weights.transpose();
+    } else {
+      scratch.x.resize(rows, weights_.in);
+      scratch.weights.resize(columns, weights_.in);
+      widen(x_map.data(), x_map.size(), scratch.x.data());
+      widen(weights.data(), weights.size(), scratch.weights.data());
+      scratch.y.noalias() = scratch.x * scratch.weights.transpose();
+    }
+    if (!weights_.bias.empty()) {
+      scratch.y.rowwise() += Eigen::Map<const Eigen::RowVectorXf>(weights_.bias.data() + first, columns);
+    }
+    for (Index i = 0; i < rows; ++i) {
+      Y* const to = y + i * weights_.out + first;
+      const float* const from = scratch.y.data() + i * columns;
+      for (Index j = 0; j < columns; ++j) to[j] = round_to<Y>(accumulate ? widen(to[j]) + from[j] : from[j]);
+    }
+  }
+
+  UnpackedWeights<T> weights_;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights) {
+  return std::make_unique<EigenWeights<T>>(std::move(weights));
+}
+
+template std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<float>);
+template std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<Eigen::bfloat16>);
+
+}  // namespace llama

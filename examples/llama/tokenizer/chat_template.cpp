@@ -1,0 +1,153 @@
+#include "examples/llama/tokenizer/chat_template.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "examples/llama/tokenizer/json.hpp"
+#include "examples/llama/tokenizer/loaders.hpp"
+#include "examples/llama/tokenizer/text.hpp"
+
+namespace llama {
+namespace {
+
+using nlohmann::json;
+
+bool has(std::string_view source, std::string_view part) { return source.find(part) != std::string_view::npos; }
+
+/// The template with "\n" in its string literals read as newlines.
+std::string with_newlines(const std::string& source) {
+  std::string text;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    const bool newline = source.compare(i, 2, "\\n") == 0;
+    text += newline ? '\n' : source[i];
+    i += newline;
+  }
+  return text;
+}
+
+/// What stands in `source` between `start` and the next `end`; empty if there is none.
+std::string_view between(std::string_view source, std::string_view start, std::string_view end) {
+  const std::size_t found = source.find(start);
+  if (found == std::string_view::npos) return {};
+  const std::string_view rest = source.substr(found + start.size());
+  return rest.substr(0, std::min(rest.find(end), rest.size()));
+}
+
+/// The string literal of `source` that is `mark` with nothing but spaces around it; empty if there is none.
+std::string_view literal_with(std::string_view source, std::string_view mark) {
+  for (std::size_t at = source.find(mark); at != std::string_view::npos; at = source.find(mark, at + 1)) {
+    const std::size_t before = source.find_last_not_of(' ', at - 1),
+                      after = source.find_first_not_of(' ', at + mark.size());
+    if (at == 0 || before == std::string_view::npos || after == std::string_view::npos) continue;
+    const bool quoted = source[before] == source[after] && (source[before] == '\'' || source[before] == '"');
+    if (quoted) return source.substr(before + 1, after - before - 1);
+  }
+  return {};
+}
+
+/// A text of tokenizer_config.json, given as it is or as an object with "content".
+std::string token_text(const json& config, const char* name) {
+  const auto found = config.find(name);
+  if (found == config.end() || found->is_null()) return {};
+  return found->is_string() ? found->get<std::string>() : string_member(*found, "content");
+}
+
+/// The member "chat_template": a text, or an array of named ones, of which "default" counts.
+std::string template_in(const json& config) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return {};
+  if (found->is_string()) return found->get<std::string>();
+  for (const json& each : *found) {
+    if (string_member(each, "name") == "default") return string_member(each, "template");
+  }
+  return {};
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(const std::string& source, std::string bos) : bos_(std::move(bos)) {
+  const std::string text = with_newlines(source);
+  starts_with_bos_ = has(text, "bos_token");
+  if (has(text, "<|im_start|>")) {
+    read_chatml(text);
+  } else if (has(text, "<|start_header_id|>")) {
+    read_llama3(text);
+  } else if (has(text, "[INST]") && !has(text, "[SYSTEM_PROMPT]")) {
+    read_instructions(text);
+  }
+  if (after_.empty()) {
+    throw tokenizer_error("the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3 and Mistral are");
+  }
+}
+
+void ChatTemplate::read_chatml(const std::string& source) {
+  constexpr std::string_view start = "<|im_start|>system\n", end = "<|im_end|>";
+  for (std::string_view rest = source; has(rest, start);) {
+    rest.remove_prefix(rest.find(start) + start.size());
+    if (rest.starts_with('\'') || rest.starts_with('"')) continue;  // put together from a message or tools
+    before_ = fmt::format("{}{}{}\n", start, rest.substr(0, rest.find(end)), end);
+    break;
+  }
+  before_ += "<|im_start|>user\n";
+  after_ = "<|im_end|>\n<|im_start|>assistant\n";
+}
+
+void ChatTemplate::read_llama3(const std::string& source) {
+  constexpr std::string_view end = "<|eot_id|>";
+  const auto header = [](std::string_view role) {
+    return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
+  };
+  if (has(source, "Cutting Knowledge Date")) {
+    // The template's own date, not today's: an answer must not depend on the day.
+    before_ =
+        fmt::format("{}Cutting Knowledge Date: {}\nToday Date: {}\n\n{}", header("system"),
+                    between(source, "Cutting Knowledge Date: ", "\n"), between(source, "date_string = \"", "\""), end);
+  }
+  before_ += header("user");
+  after_ = std::string(end) + header("assistant");
+  strips_ = true;
+}
+
+/// Llama 2 and Mistral, which differ in spaces.
+void ChatTemplate::read_instructions(const std::string& source) {
+  before_ = literal_with(source, "[INST]");
+  after_ = literal_with(source, "[/INST]");
+  if (before_.empty()) after_.clear();
+  strips_ = has(source, "<<SYS>>");
+}
+
+std::string ChatTemplate::text(std::string_view prompt) const {
+  if (strips_) {
+    prompt.remove_prefix(leading_space(prompt));
+    prompt.remove_suffix(trailing_space(prompt));
+  }
+  return fmt::format("{}{}{}", before_, prompt, after_);
+}
+
+std::vector<TokenId> ChatTemplate::encode(const Tokenizer& tokenizer, std::string_view prompt) const {
+  if (!starts_with_bos_) return tokenizer.encode(text(prompt), false);
+  // As text BOS is found like any added token. SentencePiece reads no special tokens in a text: there it goes before
+  // it.
+  const auto bos = tokenizer.encode(bos_, false);
+  const bool found = bos.size() == 1 && bos.front() == tokenizer.bos();
+  return found ? tokenizer.encode(bos_ + text(prompt), false) : tokenizer.encode(text(prompt), true);
+}
+
+ChatTemplate open_chat_template(const std::filesystem::path& path) {
+  const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
+  const std::filesystem::path config_file = folder / "tokenizer_config.json",
+                              jinja_file = folder / "chat_template.jinja";
+  const bool has_config = std::filesystem::exists(config_file), has_jinja = std::filesystem::exists(jinja_file);
+  const json config =
+      has_config ? parse_tokenizer_json(read_tokenizer_file(config_file), config_file.string()) : json();
+  try {
+    const std::string source = has_jinja ? read_tokenizer_file(jinja_file) : template_in(config);
+    if (source.empty()) throw tokenizer_error("there is no chat_template, so this is no chat model");
+    return {source, token_text(config, "bos_token")};
+  } catch (const std::exception& error) {
+    throw tokenizer_error(fmt::format("{}: {}", (has_jinja ? jinja_file : config_file).string(), error.what()));
+  }
+}
+
+}  // namespace llama

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace llama {
+
+/// How a prompt is put to a chat model: between the marks that it was trained with.
+class ChatTemplate {
+ public:
+  /// Recognises the Jinja text `source` of a `chat_template`: ChatML (with the system message that it puts before a
+  /// conversation without one), Llama 2, Llama 3 (with its dates) or Mistral. It is not evaluated. `bos` is the text of
+  /// BOS, empty where there is none. Throws `tokenizer_error` for a template of another kind.
+  ChatTemplate(const std::string& source, std::string bos);
+
+  /// Text of a conversation in which the user says `prompt`, up to where the answer begins; BOS is not in it.
+  std::string text(std::string_view prompt) const;
+
+  /// The tokens of that conversation, BOS among them where the template has it: those of transformers'
+  /// `apply_chat_template`.
+  std::vector<TokenId> encode(const Tokenizer& tokenizer, std::string_view prompt) const;
+
+ private:
+  void read_chatml(const std::string& source);
+  void read_llama3(const std::string& source);
+  void read_instructions(const std::string& source);
+
+  std::string before_, after_;  // the prompt
+  bool strips_ = false;         // white space around the prompt goes
+  bool starts_with_bos_ = false;
+  std::string bos_;
+};
+
+/// The template of the model whose tokenizer is at `path`, as `open_tokenizer` takes it: `chat_template.jinja` beside
+/// it, else the `chat_template` of `tokenizer_config.json`. Throws `tokenizer_error` naming the file where there is
+/// none.
+ChatTemplate open_chat_template(const std::filesystem::path& path);
+
+}  // namespace llama

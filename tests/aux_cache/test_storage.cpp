@@ -1,0 +1,36 @@
+#include <Eigen/Core>
+#include <span>
+#include <vector>
+
+#include "lazyllm/lazyllm.hpp"
+
+/// What the concept takes and, member by member, what it does not.
+using namespace lazyllm;
+
+namespace {
+
+template <int missing>
+struct FakeStorage {
+  using context_type = cpu::Context;
+  using value_type = float;
+  void reserve(cpu::Context&, Index) requires(missing != 1);
+  void acquire(cpu::Context&, std::span<Index>) requires(missing != 2);
+  void release(Index) requires(missing != 3);
+  FakeStorage make_empty() const requires(missing != 4);
+  RowsView<float> rows() const requires(missing != 5);
+  Index width() const requires(missing != 6);
+};
+struct StorageOfAnotherWidth : FakeStorage<6> {
+  float width() const;
+};
+struct PinnedStorage : FakeStorage<-1> {
+  PinnedStorage(const PinnedStorage&) = delete;
+  PinnedStorage make_empty() const;
+};
+static_assert(AuxStorage<cpu::DenseStorage<float>> && AuxStorage<cpu::PooledStorage<Eigen::half>>);
+static_assert(AuxStorage<FakeStorage<-1>>);
+static_assert(!AuxStorage<FakeStorage<1>> && !AuxStorage<FakeStorage<2>> && !AuxStorage<FakeStorage<3>>);
+static_assert(!AuxStorage<FakeStorage<4>> && !AuxStorage<FakeStorage<5>> && !AuxStorage<FakeStorage<6>>);
+static_assert(!AuxStorage<StorageOfAnotherWidth> && !AuxStorage<PinnedStorage> && !AuxStorage<std::vector<float>>);
+
+}  // namespace

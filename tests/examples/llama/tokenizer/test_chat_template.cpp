@@ -1,0 +1,103 @@
+#include "examples/llama/tokenizer/chat_template.hpp"
+
+#include <doctest/doctest.h>
+
+#include "support.hpp"
+
+namespace llama::test {
+namespace {
+
+using nlohmann::json;
+
+/// The file that tests/reference/make_chat_fixtures.py writes.
+json chat_cases() {
+  return json::parse(read(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/chat/cases.json"));
+}
+
+/// A folder with the tokenizer and the configuration of a case.
+struct ChatFolder : TemporaryFolder {
+  explicit ChatFolder(const json& chat_case) {
+    write("tokenizer.json", read(fixture(chat_case["tokenizer"].get<std::string>() + ".json")));
+    config = {{"bos_token", chat_case["bos_token"]}, {"chat_template", chat_case["chat_template"]}};
+    write_config();
+  }
+  void write_config() const { write("tokenizer_config.json", config.dump()); }
+
+  json config;
+};
+
+std::string error_of(const ChatFolder& folder) {
+  try {
+    open_chat_template(folder.path());
+  } catch (const tokenizer_error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST_CASE("a prompt in a model's chat template has the text and the ids of transformers' apply_chat_template") {
+  const json cases = chat_cases();
+  REQUIRE(cases.size() == 12);
+  for (const json& chat_case : cases) {
+    CAPTURE(chat_case["name"]);
+    const ChatFolder folder(chat_case);
+    const auto tokenizer = open_tokenizer(folder.path());
+    const ChatTemplate chat = open_chat_template(folder.path());
+    for (const json& encoding : chat_case["encodings"]) {
+      const auto prompt = encoding["prompt"].get<std::string>();
+      CAPTURE(prompt);
+      CHECK(encoding["text"].get<std::string>().ends_with(chat.text(prompt)));
+      CHECK(chat.encode(*tokenizer, prompt) == encoding["ids"].get<std::vector<TokenId>>());
+    }
+  }
+}
+
+TEST_CASE("a chat template is found wherever transformers keeps it") {
+  ChatFolder folder(chat_cases()[0]);
+  const std::string source = folder.config["chat_template"], expected = open_chat_template(folder.path()).text("x");
+  folder.config["chat_template"] = {{{"name", "tool_use"}, {"template", "none"}},
+                                    {{"name", "default"}, {"template", source}}};
+  folder.write_config();
+  CHECK(open_chat_template(folder.path() / "tokenizer.json").text("x") == expected);
+  folder.config.erase("chat_template");
+  folder.write_config();
+  folder.write("chat_template.jinja", source);
+  CHECK(open_chat_template(folder.path()).text("x") == expected);
+}
+
+TEST_CASE("a model without a chat template, or with one of another kind, is refused by name") {
+  ChatFolder folder(chat_cases()[0]);
+  CHECK(error_of(folder).empty());
+  for (const char* source :
+       {"{% for m in messages %}{{ '<start_of_turn>' + m['content'] }}{% endfor %}",
+        "{{ '[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]' + m['content'] + '[/INST]' }}", "[INST]", "x"}) {
+    folder.config["chat_template"] = source;
+    folder.write_config();
+    CHECK(error_of(folder).ends_with(
+        "tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3 and Mistral "
+        "are"));
+  }
+  for (const json& none : {json(), json(""), json::array()}) {
+    folder.config["chat_template"] = none;
+    folder.write_config();
+    CHECK(error_of(folder).ends_with("tokenizer_config.json: there is no chat_template, so this is no chat model"));
+  }
+  folder.config["chat_template"] = 5;
+  folder.write_config();
+  CHECK(error_of(folder).find("tokenizer_config.json: ") != std::string::npos);
+}
+
+TEST_CASE("tokenizer.model: BOS goes before the tokens, since SentencePiece does not read it in a text") {
+  const auto path = real_input("llama2_tokenizer.model");
+  if (!std::filesystem::exists(path)) {
+    MESSAGE("skipped: no ", path.filename().string());
+    return;
+  }
+  const auto tokenizer = open_tokenizer(path);
+  const ChatTemplate chat("{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}<<SYS>>", "<s>");
+  CHECK(chat.encode(*tokenizer, " Hello ") == tokenizer->encode("[INST] Hello [/INST]", true));
+  CHECK(chat.encode(*tokenizer, "Hello").front() == 1);
+}
+
+}  // namespace
+}  // namespace llama::test

@@ -1,0 +1,82 @@
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lazyllm/lazyllm.hpp"
+
+/// Typical mistakes of a new engine. None compiles; a test chooses one of them by its macro and reads the error.
+using namespace lazyllm;
+
+/// A view of keys without a mistake.
+struct Keys {
+#ifdef MISTAKE_KEYS_OF_INTEGERS
+  using value_type = std::uint16_t;
+#else
+  using value_type = float;
+#endif
+#ifdef MISTAKE_KEY_NOT_CONST
+  const value_type* key(Position, Index) { return data; }
+#else
+  const value_type* key(Position, Index) const { return data; }
+#endif
+  const value_type* data = nullptr;
+#ifdef MISTAKE_N_HEADS
+  Index n_heads = 1;
+#else
+  Index kv_heads = 1;
+#endif
+#ifdef MISTAKE_KEYS_THAT_OWN
+  std::vector<value_type> memory = {};
+#endif
+};
+
+struct AttentionBlock {
+#ifdef MISTAKE_ATTEND_WITHOUT_PLAN
+  void attend(cpu::Context&, RowsView<float>) {}
+#else
+  void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
+#endif
+
+#ifdef MISTAKE_QUERIES_AS_SPAN
+  std::span<const float> queries(const LayerPlan&) { return {}; }
+#elif !defined(MISTAKE_NO_QUERIES) && !defined(MISTAKE_NO_SCORES)
+  QueryRows<float> queries(const LayerPlan&) { return {}; }
+#endif
+
+#ifdef MISTAKE_CONTIGUOUS_KEYS_OF_INTEGERS
+  ContiguousKeys<std::uint16_t> key_view(const LayerPlan&, Index) { return {}; }
+#elif !defined(MISTAKE_NO_KEY_VIEW) && !defined(MISTAKE_NO_SCORES)
+  Keys key_view(const LayerPlan&, Index) { return {}; }
+#endif
+};
+
+struct FeedForwardBlock {
+#ifdef MISTAKE_FEEDFORWARD
+  void feedforward(cpu::Context&, RowsView<float>) {}
+#else
+  void feed_forward(cpu::Context&, RowsView<float>) {}
+#endif
+};
+
+#ifdef MISTAKE_SCORE_WITHOUT_WINDOW
+struct Score {
+  template <class Context, class Block>
+  static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreRequest<Score>>) {}
+};
+#else
+using Score = AttentionScore;
+#endif
+
+void run(cpu::Context& context) {
+#ifdef MISTAKE_POLICY_GIVES_A_NUMBER
+  const TokenPruner pruner([](const PrunePoint& point) { return point.active_tokens / 2; }, Score());
+#else
+  const TokenPruner pruner(KeepRatio(Schedule{{1, 0.5}}), Score());
+#endif
+  using Pruner = std::remove_const_t<decltype(pruner)>;
+  cpu::Sequence<float> sequence(2, 8);
+  Step<cpu::Sequence<float>, Pruner> step;
+  LazyDecoderLayer layer(AttentionBlock{}, FeedForwardBlock{});
+  step.begin(context, sequence, pruner, 5);
+  layer.forward(context, step);
+}

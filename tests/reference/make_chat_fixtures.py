@@ -1,0 +1,109 @@
+"""Writes tests/reference/fixtures/chat/cases.json: chat templates as models of each family have them, and what
+transformers' apply_chat_template makes of prompts with the tokenizers of fixtures/tokenizer."""
+
+import json
+import pathlib
+
+from transformers import PreTrainedTokenizerFast
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+
+ANSWER = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+TURNS = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
+         "+ '\\n' }}{% endfor %}")
+HEADERS = ("{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
+           "+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
+           "{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
+           "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}")
+DATES = """{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = "26 Jul 2024" %}
+{%- endif %}
+{%- set system_message = "" %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Cutting Knowledge Date: December 2023\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+TOOLS = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {{- "# Tools\\n" }}
+    {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
+    {{- "<|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\\nYou are a lighthouse keeper. Answer in one line.<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "user" %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+def instructions(before, after, bos_each=False, system=""):
+    """Llama 2 and Mistral: BOS before each turn or once, spaces inside or outside of the marks."""
+    start = "bos_token + " if bos_each else ""
+    content = "content.strip()" if system else "content"
+    return (("" if bos_each else "{{ bos_token }}") + "{% for message in messages %}{% set content = message['content'] %}"
+            f"{{% if message['role'] == 'system' %}}{{{{ raise_exception('{system}') }}}}{{% endif %}}"
+            f"{{% if message['role'] == 'user' %}}{{{{ {start}'{before}' + {content} + '{after}' }}}}"
+            "{% else %}{{ ' ' + content + eos_token }}{% endif %}{% endfor %}")
+
+
+# name: tokenizer, BOS, template
+CASES = {
+    "chatml": ("qwen", None, TURNS + ANSWER),
+    "chatml with BOS": ("qwen", "<|endoftext|>", "{{ bos_token }}" + TURNS + ANSWER),
+    "chatml with a system message": (
+        "qwen", "<|im_start|>",
+        "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful goat<|im_end|>\\n' }}{% endif %}"
+        + TURNS + ANSWER),
+    "chatml with tools": ("qwen", "<|endoftext|>", TOOLS),
+    "llama 2": ("llama2_metaspace", "<s>", instructions("[INST] ", " [/INST]", bos_each=True, system="<<SYS>>")),
+    "llama 2 prepend": ("llama2_prepend", "<s>", instructions("[INST] ", " [/INST]", bos_each=True, system="<<SYS>>")),
+    "llama 3": ("llama3", "<|begin_of_text|>", HEADERS),
+    "llama 3 with dates": ("llama3", "<|begin_of_text|>", DATES),
+    "mistral": ("llama2_metaspace", "<s>", instructions("[INST] ", " [/INST]")),
+    "mistral with a space before": ("llama2_metaspace", "<s>", instructions(" [INST] ", " [/INST]")),
+    "mistral with one space": ("llama2_metaspace", "<s>", instructions("[INST] ", "[/INST]")),
+    "mistral without spaces": ("llama2_prepend", "<s>", instructions("[INST]", "[/INST]")),
+}
+
+PROMPTS = ["Hello world", "  \n spaces around \t\n", "\u3000caf\u00e9 \u4f60\u597d",
+           "a <|im_end|> inside </s>\n\nand more\n", "{{ bos_token }} \\n"]
+
+
+def main():
+    (FIXTURES / "chat").mkdir(parents=True, exist_ok=True)
+    cases = []
+    for name, (tokenizer, bos, template) in CASES.items():
+        fast = PreTrainedTokenizerFast(tokenizer_file=str(FIXTURES / "tokenizer" / f"{tokenizer}.json"), bos_token=bos,
+                                       chat_template=template)
+        encodings = []
+        for prompt in PROMPTS:
+            messages = [{"role": "user", "content": prompt}]
+            text = fast.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            ids = fast.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+            encodings.append({"prompt": prompt, "text": text, "ids": ids})
+        cases.append({"name": name, "tokenizer": tokenizer, "bos_token": bos, "chat_template": template,
+                      "encodings": encodings})
+    text = json.dumps(cases, separators=(",", ":"))
+    (FIXTURES / "chat" / "cases.json").write_text(text + "\n")
+
+
+main()

@@ -1,0 +1,135 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "lazyllm/lazyllm.hpp"
+#include "support/scripted_engine.hpp"
+#include "support/tiny_engine.hpp"
+
+/// Scores of a user's own.
+using namespace lazyllm;
+using namespace lazyllm::test;
+
+namespace {
+
+/// The least that a score is: the highest score goes to every third position.
+struct EveryThird {
+  static constexpr Index last_queries = 1;
+
+  template <class Context, class Block>
+  static void score(Context&, Block&, const LayerPlan& plan, std::span<const ScoreRequest<EveryThird>> requests) {
+    for (const auto& request : requests) {
+      const Positions keys = plan.sequence(request.window.sequence).keys;
+      for (std::size_t i = 0; i < keys.size(); ++i) request.scores[i] = keys[i] % 3 == 0 ? 1 : 0.5F;
+    }
+  }
+};
+
+/// All options; counts how often it is asked. Where heads are spread over ranks, their scores would be added here.
+struct OfTwoRanks {
+  Index last_queries = 1;
+  Reduce reduce = Reduce::mean;
+  bool over_layers = false;
+  Index pooling = 1;
+  int* calls = nullptr;
+
+  void check() const {
+    if (last_queries > 4) throw std::domain_error("too many");
+  }
+
+  template <class Context, class Block>
+  static void score(Context& context, Block& block, const LayerPlan& plan,
+                    std::span<const ScoreRequest<OfTwoRanks>> requests) {
+    score_by_attention(context, block, plan, requests);
+    for (const auto& request : requests) {
+      ++*request.score->calls;
+      for (float& score : request.scores) score *= 2;  // exact: the ranking stays
+    }
+  }
+};
+
+struct WithoutWindow {
+  template <class Context, class Block>
+  static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreRequest<WithoutWindow>>) {}
+};
+struct WithoutVerb {
+  Index last_queries = 1;
+};
+struct OfSomethingElse : WithoutVerb {
+  template <class Context, class Block>
+  static void score(Context&, Block&, const LayerPlan&, std::span<float>) {}
+};
+struct WindowAsText : WithoutWindow {
+  const char* last_queries = "";
+};
+static_assert(TokenScore<EveryThird> && TokenScore<OfTwoRanks> && TokenScore<AttentionScore>);
+static_assert(!TokenScore<WithoutWindow> && !TokenScore<WithoutVerb> && !TokenScore<OfSomethingElse> &&
+              !TokenScore<WindowAsText> && !TokenScore<int>);
+
+}  // namespace
+
+TEST_CASE("score: the window is the sequence's own rows among the last positions") {
+  PlanBuilder builder;
+  builder.clear();
+  for (const Position key : {0, 1, 2}) builder.append_key(key);
+  for (const Position row : {1, 2}) builder.append_row(row);
+  builder.finish_sequence(3, 1);
+  // Positions 0 to 4 are history, of which 1 is revived; 5 to 9 are new, of which 7 has been pruned.
+  for (const Position key : {0, 1, 3, 5, 6, 8, 9}) builder.append_key(key);
+  for (const Position row : {1, 5, 6, 8, 9}) builder.append_row(row);
+  builder.finish_sequence(10, 1);
+  const LayerPlan plan = builder.layer(0, 2);
+  const auto window = [&](Index last_queries) {
+    return lazyllm::detail::score_window(AttentionScore{.last_queries = last_queries, .reduce = Reduce::max}, plan, 1,
+                                         5);
+  };
+  CHECK(window(1).first_row == 6);
+  CHECK(window(1).rows == 1);
+  CHECK(window(2).rows == 2);
+  CHECK(window(3).rows == 2);  // 7 has been pruned
+  CHECK(window(4).rows == 3);
+  CHECK(window(9).first_row == 3);
+  CHECK(window(9).rows == 4);  // the revived one does not score
+  CHECK(window(9).sequence == 1);
+  CHECK(window(9).reduce == Reduce::max);
+  CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).reduce == Reduce::mean);
+}
+
+TEST_CASE("score: one of the user's own without options ranks the tokens") {
+  TinyEngine<LibraryScores, EveryThird> engine;
+  auto request = engine.request();
+  const TokenPruner<AnyPolicy, EveryThird> pruner(KeepRatio(Schedule{{2, 0.4}}));
+  const auto result = engine.run({{&request, &pruner, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}});
+  CHECK(result.front().active[2] == std::vector<Position>{0, 3, 6, 9});
+}
+
+TEST_CASE("score: one of the user's own has all options of the library's") {
+  const std::vector<Index> tokens{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3};
+  for (const AttentionScore& options :
+       {AttentionScore{}, AttentionScore{.last_queries = 4, .reduce = Reduce::max}, AttentionScore{.over_layers = true},
+        AttentionScore{.pooling = 5}, AttentionScore{3, Reduce::mean, true, 3}}) {
+    TinyEngine<LibraryScores> library;
+    TinyEngine<LibraryScores, OfTwoRanks> own;
+    auto a = library.request();
+    auto b = own.request();
+    int calls = 0;
+    const AnyPolicy policy = KeepRatio(Schedule{{1, 0.6}, {3, 0.5}});
+    const TokenPruner expected(policy, options);
+    const TokenPruner pruner(
+        policy, OfTwoRanks{options.last_queries, options.reduce, options.over_layers, options.pooling, &calls});
+    const auto found = own.run({{&b, &pruner, tokens}});
+    const auto right = library.run({{&a, &expected, tokens}});
+    CHECK(found.front().active == right.front().active);
+    CHECK(found.front().logits == right.front().logits);
+    CHECK(calls == (options.over_layers ? 3 : 2));  // layers after which it is asked
+  }
+}
+
+TEST_CASE("score: one of the user's own is checked when a pruner is made") {
+  int calls = 0;
+  CHECK_THROWS_AS(TokenPruner(KeepAll(), OfTwoRanks{.last_queries = 5, .calls = &calls}), std::domain_error);
+  CHECK_NOTHROW(TokenPruner(KeepAll(), OfTwoRanks{.last_queries = 4, .calls = &calls}));
+}
