@@ -1,15 +1,16 @@
-# Compares the code in a document, by default README.md, with the tested source that it is cut from; with UPDATE, writes it into the document.
+# Compares the code in a document, by default README.md, with the tested source that it is cut
+# from; with UPDATE, writes it into the document.
 #
-#   cmake [-DUPDATE=ON] [-DREADME=FILE] -P cmake/check_snippets.cmake
+#   cmake [-DUPDATE=ON] [-DDOCUMENT=FILE] -P cmake/check_snippets.cmake
 #
 # After a line `<!-- snippet: FILE#NAME -->` the next fenced block holds what stands in FILE between the lines
 # `// [NAME]` and `// [NAME-end]`.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
-if(NOT README)
-  set(README ${root}/README.md)
+if(NOT DOCUMENT)
+  set(DOCUMENT ${root}/README.md)
 endif()
-set(how_to_update "cmake -DUPDATE=ON -DREADME=${README} -P cmake/check_snippets.cmake")
+set(how_to_update "cmake -DUPDATE=ON -DDOCUMENT=${DOCUMENT} -P cmake/check_snippets.cmake")
 
 # Splits `text` at the first `mark`; it must be there.
 function(split text mark where before after)
@@ -25,19 +26,19 @@ function(split text mark where before after)
   set(${after} "${tail}" PARENT_SCOPE)
 endfunction()
 
-if(NOT EXISTS ${README})
-  message(FATAL_ERROR "${README} does not exist")
+if(NOT EXISTS ${DOCUMENT})
+  message(FATAL_ERROR "${DOCUMENT} does not exist")
 endif()
-file(READ ${README} rest)
+file(READ ${DOCUMENT} rest)
 set(updated "")
 set(stale "")
 set(opening "<!-- snippet: ")
-split("${rest}" "${opening}" ${README} before ignored)
+split("${rest}" "${opening}" ${DOCUMENT} before ignored)
 while(rest MATCHES "${opening}")
-  split("${rest}" "${opening}" ${README} before rest)
-  split("${rest}" " -->\n" ${README} name rest)
-  split("${rest}" "```cpp\n" "${README} after the marker of ${name}" between rest)
-  split("${rest}" "```" "${README} after the marker of ${name}" shown rest)
+  split("${rest}" "${opening}" ${DOCUMENT} before rest)
+  split("${rest}" " -->\n" ${DOCUMENT} name rest)
+  split("${rest}" "```cpp\n" "${DOCUMENT} after the marker of ${name}" between rest)
+  split("${rest}" "```" "${DOCUMENT} after the marker of ${name}" shown rest)
   split("${name}" "#" "the snippet name ${name}" file region)
   file(READ ${root}/${file} source)
   split("${source}" "// [${region}]\n" ${file} ignored source)
@@ -48,10 +49,10 @@ while(rest MATCHES "${opening}")
   string(APPEND updated "${before}${opening}${name} -->\n${between}```cpp\n${source}```")
 endwhile()
 if(NOT stale)
-  message(STATUS "The snippets in ${README} are up to date")
+  message(STATUS "The snippets in ${DOCUMENT} are up to date")
 elseif(UPDATE)
-  file(WRITE ${README} "${updated}${rest}")
-  message(STATUS "Updated in ${README}: ${stale}")
+  file(WRITE ${DOCUMENT} "${updated}${rest}")
+  message(STATUS "Updated in ${DOCUMENT}: ${stale}")
 else()
-  message(FATAL_ERROR "${README} differs from the source of ${stale}. Change the source, then run: ${how_to_update}")
+  message(FATAL_ERROR "${DOCUMENT} differs from the source of ${stale}. Change the source, then run: ${how_to_update}")
 endif()

@@ -38,8 +38,7 @@ inline Row logits(const Row& hidden) { return normalised(hidden) * embedding.tra
 
 // [request]
 struct Request {
-  std::vector<std::int32_t>
-      tokens;  // prompt and answer so far; the sequence has run the first sequence.length() of them
+  std::vector<std::int32_t> tokens;  // prompt and answer; the first sequence.length() of them have run
   Sequence sequence;
   std::vector<std::int32_t> pages = {};  // its page table, the same in every layer
   std::exception_ptr failure = {};
@@ -107,35 +106,7 @@ struct Engine {
     request.pages.clear();
   }
 
-  // [step]
-  /// Runs the tokens that have not run yet, of each request at most `budget`, and appends the next token of those whose
-  /// prompt is complete.
-  void run(const Batch& requests, Index budget) {
-    batch.clear();
-    std::ranges::copy_if(requests, std::back_inserter(batch), [](Request* request) { return !request->failure; });
-    std::vector<decltype(step)::Entry> entries;
-    for (Request* request : batch) {
-      const Index waiting = std::ssize(request->tokens) - request->sequence.length();
-      const Index now = std::min(waiting, budget);  // 0 for a prompt whose last rows go on in this step
-      take_pages(*request, request->sequence.length() + now);
-      entries.push_back({&request->sequence, &pruner, now, /*more=*/now < waiting, /*outputs=*/1, budget});
-    }
-    auto rows = as_matrix(step.begin(context, entries));
-    for (Index s = 0; s < std::ssize(batch); ++s) {  // rows for the tokens at plan().positions(), not for the new ones
-      const lazyllm::SequencePlan part = step.plan().sequence(s);
-      for (Index i = 0; i < std::ssize(part.positions); ++i) {
-        rows.row(part.first_row + i) = embedding.row(batch[s]->tokens[part.positions[i]]);
-      }
-    }
-    for (auto& layer : layers) layer.forward(context, step);
-    const auto output = step.end();
-    for (const lazyllm::StepFailure& failed : output.failures) batch[failed.entry]->failure = failed.error;
-    for (Index s = 0; s < std::ssize(batch); ++s) {
-      if (output.of(s).rows == 0) continue;  // failed, or more of its prompt is to come
-      logits(as_matrix(output.of(s))).maxCoeff(&batch[s]->tokens.emplace_back());
-    }
-  }
-  // [step-end]
+  void run(const Batch& requests, Index budget);
 
   Batch batch;
   Matrix query;
@@ -146,5 +117,35 @@ struct Engine {
   lazyllm::Step<Sequence, Pruner> step;
   lazyllm::cpu::Context context;
 };
+
+// [step]
+/// Runs the tokens that have not run yet, of each request at most `budget`. Appends the next token where
+/// the prompt is complete.
+inline void Engine::run(const Batch& requests, Index budget) {
+  batch.clear();
+  std::ranges::copy_if(requests, std::back_inserter(batch), [](Request* request) { return !request->failure; });
+  std::vector<decltype(step)::Entry> entries;
+  for (Request* request : batch) {
+    const Index waiting = std::ssize(request->tokens) - request->sequence.length();
+    const Index now = std::min(waiting, budget);  // 0 for a prompt whose last rows go on in this step
+    take_pages(*request, request->sequence.length() + now);
+    entries.push_back({&request->sequence, &pruner, now, /*more=*/now < waiting, /*outputs=*/1, budget});
+  }
+  auto rows = as_matrix(step.begin(context, entries));
+  for (Index s = 0; s < std::ssize(batch); ++s) {  // rows for the tokens at plan().positions(), not for the new ones
+    const lazyllm::SequencePlan part = step.plan().sequence(s);
+    for (Index i = 0; i < std::ssize(part.positions); ++i) {
+      rows.row(part.first_row + i) = embedding.row(batch[s]->tokens[part.positions[i]]);
+    }
+  }
+  for (auto& layer : layers) layer.forward(context, step);
+  const auto output = step.end();
+  for (const lazyllm::StepFailure& failed : output.failures) batch[failed.entry]->failure = failed.error;
+  for (Index s = 0; s < std::ssize(batch); ++s) {
+    if (output.of(s).rows == 0) continue;  // failed, or more of its prompt is to come
+    logits(as_matrix(output.of(s))).maxCoeff(&batch[s]->tokens.emplace_back());
+  }
+}
+// [step-end]
 
 }  // namespace paged

@@ -41,13 +41,15 @@ struct FeedForwardBlock {
 
 struct Engine {
   Engine(lazyllm::AnyPolicy policy, Index seq_len) : model(seq_len), pruner(std::move(policy)) {
-    for (Index l = 0; l < layer_count; ++l) layers.emplace_back(AttentionBlock{&model, l}, FeedForwardBlock{&model, l});
+    for (Index layer = 0; layer < layer_count; ++layer) {
+      layers.emplace_back(AttentionBlock{&model, layer}, FeedForwardBlock{&model, layer});
+    }
   }
   Engine(const Engine&) = delete;
 
   const Floats& forward(std::span<const std::int32_t> tokens) {  // the whole prompt, then token by token
     const auto rows = step.begin(context, sequence, pruner, std::ssize(tokens));
-    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&model.embedding[tokens[r] * dim], dim, rows.row(r));
+    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[tokens[r] * dim], dim, rows.row(r));
     for (auto& layer : layers) layer.forward(context, step);
     return model.head(step.end().rows.row(0));
   }

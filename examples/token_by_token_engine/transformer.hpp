@@ -25,12 +25,14 @@ inline Floats random(Index inputs, Index outputs, float gain = 1) {
   return values;
 }
 
-struct Transformer {
-  struct Weights {
-    Floats q = random(dim, dim, 3), k = random(dim, dim, 2), v = random(dim, dim), o = random(dim, dim);
-    Floats up = random(dim, hidden_dim), down = random(hidden_dim, dim);
-  };
+struct Weights {
+  Floats q = random(dim, dim, 3), k = random(dim, dim, 2), v = random(dim, dim), o = random(dim, dim);
+  Floats up = random(dim, hidden_dim), down = random(hidden_dim, dim);
+};
+inline const Floats embedding = random(1, dim*vocabulary), classifier = random(dim, vocabulary);
+inline const std::vector<Weights> weights(layer_count);
 
+struct Transformer {
   explicit Transformer(Index seq_len) : key_cache(layer_count, Floats(seq_len * dim)), value_cache(key_cache) {}
 
   const Floats& forward(std::int32_t token, Position position) {
@@ -47,33 +49,33 @@ struct Transformer {
   void attention(Index layer, float* x, Position position, Positions keys) {
     float* const k = &key_cache[layer][position * dim];
     rmsnorm(xb, x);
-    matmul(q.data(), xb, layers[layer].q), matmul(k, xb, layers[layer].k);
-    matmul(&value_cache[layer][position * dim], xb, layers[layer].v);
+    matmul(q.data(), xb, weights[layer].q), matmul(k, xb, weights[layer].k);
+    matmul(&value_cache[layer][position * dim], xb, weights[layer].v);
     rotate(q.data(), position), rotate(k, position);
     att.resize(heads * keys.size());
     std::ranges::fill(xb, 0.0F);
     for (Index h = 0; h < heads; ++h) {
-      const std::span<float> weights(att.data() + h * std::ssize(keys), keys.size());
+      const std::span<float> p(att.data() + h * std::ssize(keys), keys.size());
       for (std::size_t i = 0; i < keys.size(); ++i) {
         const float* const key = &key_cache[layer][keys[i] * dim + h * head_dim];
-        weights[i] = 0;
-        for (Index d = 0; d < head_dim; ++d) weights[i] += q[h * head_dim + d] * key[d] * scale;
+        p[i] = 0;
+        for (Index d = 0; d < head_dim; ++d) p[i] += q[h * head_dim + d] * key[d] * scale;
       }
-      softmax(weights);
+      softmax(p);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         const float* const value = &value_cache[layer][keys[i] * dim + h * head_dim];
-        for (Index d = 0; d < head_dim; ++d) xb[h * head_dim + d] += weights[i] * value[d];
+        for (Index d = 0; d < head_dim; ++d) xb[h * head_dim + d] += p[i] * value[d];
       }
     }
-    matmul(xb2.data(), xb, layers[layer].o);
+    matmul(xb2.data(), xb, weights[layer].o);
     for (Index d = 0; d < dim; ++d) x[d] += xb2[d];
   }
 
   void feed_forward(Index layer, float* x) {
     rmsnorm(xb, x);
-    matmul(hb.data(), xb, layers[layer].up);
+    matmul(hb.data(), xb, weights[layer].up);
     for (float& value : hb) value /= 1 + std::exp(-value);
-    matmul(xb2.data(), hb, layers[layer].down);
+    matmul(xb2.data(), hb, weights[layer].down);
     for (Index d = 0; d < dim; ++d) x[d] += xb2[d];
   }
 
@@ -109,8 +111,6 @@ struct Transformer {
     for (float& value : values) value /= sum;
   }
 
-  inline static const Floats embedding = random(1, dim*vocabulary), classifier = random(dim, vocabulary);
-  inline static const std::vector<Weights> layers{layer_count};
   std::vector<Floats> key_cache, value_cache;
   Floats x = Floats(dim), xb = x, xb2 = x, q = x, hb = Floats(hidden_dim), att, logits = Floats(vocabulary);
   std::vector<Position> all_keys;

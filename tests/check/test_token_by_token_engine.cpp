@@ -14,7 +14,7 @@ struct CheckedEngine : Engine {
   Index hidden_size() const { return dim; }
   auto& layers() { return Engine::layers; }
   void embed(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens, Positions, lazyllm::RowsView<float> rows) {
-    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&model.embedding[tokens[r] * dim], dim, rows.row(r));
+    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[tokens[r] * dim], dim, rows.row(r));
   }
   Floats logits(lazyllm::cpu::Context&, lazyllm::RowsView<float> rows) { return model.head(rows.row(0)); }
   Floats dense(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens) {

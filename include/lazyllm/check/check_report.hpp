@@ -20,14 +20,14 @@ struct CheckOptions {
 
 /// The result of one check.
 struct CheckResult {
-  std::string name;
-  bool passed = false;
-  std::string detail;  ///< what was found, in words
+  std::string name;     ///< what must hold
+  bool passed = false;  ///< whether it holds
+  std::string detail;   ///< what was found, in words
 };
 
 /// The results of all checks.
 struct CheckReport {
-  std::vector<CheckResult> results;
+  std::vector<CheckResult> results;  ///< in the order in which the checks ran
 
   /// Whether all checks passed.
   bool passed() const { return std::ranges::all_of(results, &CheckResult::passed); }

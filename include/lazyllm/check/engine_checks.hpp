@@ -246,7 +246,8 @@ class EngineChecks {
   std::string batch() {
     const Index count = options_.sequences;
     std::vector<std::vector<std::int32_t>> tokens(to_size(count), tokens_);
-    for (Index s = 1; s < count; ++s) std::ranges::rotate(tokens[to_size(s)], tokens[to_size(s)].begin() + s);
+    for (Index s = 1; s < count; ++s)
+      std::rotate(tokens[to_size(s)].begin(), tokens[to_size(s)].begin() + s, tokens[to_size(s)].end());
     const auto entry = [&](Index s, Index step) {
       return Entry{.pruner = s % 2 == 0 ? &pruner_ : &keep_all_, .new_tokens = step > 0 ? 1 : first_step_ - s};
     };

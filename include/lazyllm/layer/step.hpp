@@ -48,7 +48,8 @@ class Step {
   };
 
   /// Layers that share one plan: an engine can run them as one graph. If `rows_change`, the rows change between the
-  /// attention and the feed-forward of the last of them.
+  /// attention and the feed-forward of the last of them, which may be scored. Without it the segment reaches the last
+  /// layer of the model, after whose attention `advance` keeps the output rows; the feed-forward may run before that.
   struct Segment {
     Index first = 0;           ///< the layer to run now
     Index last = 0;            ///< the last layer with this plan
@@ -68,6 +69,7 @@ class Step {
   /// Starts a step and returns the rows of layer 0, `[plan().rows() x hidden_size]` without gaps, for the caller to
   /// fill with the embeddings of the tokens at `plan().positions()`. These are the new tokens of all entries in order,
   /// except for prompts in chunks: the last tokens of a chunk, as many as score or come back, run with the next chunk.
+  /// There may be no rows, for example where prompts go on in deeper layers.
   /// If the rows cannot be filled, call `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step
   /// is running or a sequence is in a running step; `invalid_argument` if there is no entry, an entry has a null
   /// pointer or an option out of range, the sequences disagree on layers or hidden size, or a sequence would become too

@@ -31,7 +31,8 @@ struct StepEntry {
   /// How many of the last tokens come back after the last layer. They are never pruned in this step.
   Index outputs = 1;
   /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
-  /// results stay those of one step. Tokens of earlier turns that are revived come on top.
+  /// results stay those of one step. Tokens of earlier turns that are revived come on top. At least as many as score or
+  /// come back: these run together.
   Index max_rows = unlimited;
 };
 

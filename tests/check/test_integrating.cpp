@@ -1,0 +1,228 @@
+/// The code that docs/integrating.md shows, beside the engines.
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <barrier>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "examples/contiguous_engine/engine.hpp"
+#include "examples/paged_engine/engine.hpp"
+#include "examples/token_by_token_engine/engine.hpp"
+
+using lazyllm::Index;
+
+namespace {
+
+std::vector<std::int32_t> prompt_of(std::int32_t length) {
+  std::vector<std::int32_t> prompt(length);
+  for (std::int32_t i = 0; i < length; ++i) prompt[i] = i * i % 150;
+  return prompt;
+}
+
+const lazyllm::KeepRatio half_twice({{2, 0.5}, {4, 0.5}});
+
+/// The layers [first, last] as an engine with graphs would run them: all with one plan.
+void run_graph(contiguous::Engine& engine, const lazyllm::LayerPlan& plan, lazyllm::RowsView<float> hidden, Index first,
+               Index last, bool last_feed_forward) {
+  for (Index layer = first; layer <= last; ++layer) {
+    engine.layers[layer].attention().attend(engine.context, plan, hidden);
+    if (layer < last || last_feed_forward) engine.layers[layer].feed_forward().feed_forward(engine.context, hidden);
+  }
+}
+
+// [segments]
+/// A step whose layers run in graphs: one for each segment, and one for the feed-forward where the rows change.
+contiguous::Row run_in_graphs(contiguous::Engine& engine, std::span<const std::int32_t> tokens) {
+  auto& step = engine.step;
+  contiguous::as_matrix(step.begin(engine.context, engine.sequence, engine.pruner, std::ssize(tokens))) =
+      contiguous::embedding(tokens, Eigen::all);
+  for (Index layer = 0; layer < contiguous::layer_count;) {
+    const auto segment = step.segment();
+    step.guard([&] {
+      if (step.plan().rows() > 0) {
+        run_graph(engine, step.plan(), step.hidden(), segment.first, segment.last, !segment.rows_change);
+      }
+      for (; layer <= segment.last; ++layer) step.advance(engine.context, engine.layers[layer].attention());
+      if (segment.rows_change && step.hidden().rows > 0) {
+        engine.layers[segment.last].feed_forward().feed_forward(engine.context, step.hidden());
+      }
+    });
+  }
+  return contiguous::logits(contiguous::as_matrix(step.end().rows));
+}
+// [segments-end]
+
+// [drafts]
+/// Runs the last token and the drafted ones behind it in one step, for a request whose prompt has run. Appends the
+/// drafted tokens that the model would have chosen, and one more.
+void verify(paged::Engine& engine, paged::Request& request, const std::vector<std::int32_t>& draft) {
+  const Index known = std::ssize(request.tokens);
+  request.tokens.insert(request.tokens.end(), draft.begin(), draft.end());
+  const Index count = std::ssize(draft) + 1;
+  engine.take_pages(request, std::ssize(request.tokens));
+  engine.batch = {&request};
+  const decltype(engine.step)::Entry entry{
+      .sequence = &request.sequence, .pruner = &engine.pruner, .new_tokens = count, .outputs = count};
+  paged::as_matrix(engine.step.begin(engine.context, std::span(&entry, 1))) =
+      paged::embedding(std::span(request.tokens).last(count), Eigen::all);
+  for (auto& layer : engine.layers) layer.forward(engine.context, engine.step);
+
+  const auto rows = paged::as_matrix(engine.step.end().rows);  // of the last `count` tokens
+  Index accepted = 0;
+  std::int32_t next = 0;
+  for (;; ++accepted) {
+    paged::logits(rows.row(accepted)).maxCoeff(&next);
+    if (accepted == std::ssize(draft) || next != draft[accepted]) break;
+  }
+  request.tokens.resize(known + accepted);
+  request.sequence.truncate(known + accepted);  // K/V of the rejected tokens will be written again
+  request.tokens.push_back(next);
+}
+// [drafts-end]
+
+/// Adds up what the ranks give, as NCCL or MPI would do.
+class Ranks {
+ public:
+  explicit Ranks(int count) : barrier_(count), count_(count) {}
+
+  void all_reduce_mean(std::size_t rank, std::span<float> values) {
+    values_[rank] = values;
+    barrier_.arrive_and_wait();
+    std::vector<float> mean(values.size());
+    for (const std::span<float> of_rank : values_) {
+      for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += of_rank[i] / static_cast<float>(count_);
+    }
+    barrier_.arrive_and_wait();
+    std::ranges::copy(mean, values.begin());
+  }
+
+ private:
+  std::barrier<> barrier_;
+  int count_;
+  std::span<float> values_[2];
+};
+
+// [ranks]
+/// Scores of tensor parallelism: each rank scores with its own heads. The mean over the ranks is that over all heads,
+/// and the same on all of them, so that all keep the same tokens.
+struct ScoreOfAllRanks {
+  Index last_queries = 1;
+  Ranks* ranks = nullptr;
+  std::size_t rank = 0;
+
+  template <class Context, class Block>
+  static void score(Context& context, Block& block, const lazyllm::LayerPlan& plan,
+                    std::span<const lazyllm::ScoreRequest<ScoreOfAllRanks>> requests) {
+    lazyllm::score_by_attention(context, block, plan, requests);
+    for (const auto& request : requests) request.score->ranks->all_reduce_mean(request.score->rank, request.scores);
+  }
+};
+// [ranks-end]
+
+/// Half of the heads of the engine that goes token by token.
+struct HeadsOfRank : token_by_token::AttentionBlock {
+  Index first = 0;
+
+  lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan& plan) const {
+    auto rows = AttentionBlock::queries(plan);
+    rows.data = rows.query(0, first);
+    rows.heads /= 2;
+    return rows;
+  }
+  lazyllm::ContiguousKeys<float> key_view(const lazyllm::LayerPlan& plan, Index sequence) const {
+    auto keys = AttentionBlock::key_view(plan, sequence);
+    keys.data = keys.key(0, first);
+    keys.kv_heads /= 2;
+    return keys;
+  }
+};
+
+/// The depths of a prompt of one rank's sequence.
+template <class Score>
+std::vector<lazyllm::Depth> depths_of(const std::vector<std::int32_t>& prompt, Index first_head, Score score) {
+  using namespace token_by_token;
+  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy, Score>;
+  Transformer model(std::ssize(prompt));
+  const Pruner pruner(half_twice, score);
+  lazyllm::cpu::Context context;
+  lazyllm::cpu::Sequence<float> sequence(layer_count, dim);
+  lazyllm::Step<decltype(sequence), Pruner> step;
+  const auto rows = step.begin(context, sequence, pruner, std::ssize(prompt));
+  for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[prompt[r] * dim], dim, rows.row(r));
+  for (Index layer = 0; layer < layer_count; ++layer) {
+    const AttentionBlock all{&model, layer};
+    const FeedForwardBlock feed_forward{&model, layer};
+    if (first_head < 0) {
+      lazyllm::LazyDecoderLayer(all, feed_forward).forward(context, step);
+    } else {
+      lazyllm::LazyDecoderLayer(HeadsOfRank{all, first_head}, feed_forward).forward(context, step);
+    }
+  }
+  step.end();
+  return {sequence.depths().begin(), sequence.depths().end()};
+}
+
+}  // namespace
+
+TEST_CASE("graphs of segments compute what single layers compute") {
+  contiguous::Engine layers(half_twice, 100), graphs(half_twice, 100);
+  auto text = prompt_of(80);
+  for (int i = 0; i < 10; ++i) {
+    const auto tokens = std::span(text).subspan(layers.sequence.length());
+    const contiguous::Row expected = layers.run(tokens);
+    CHECK(run_in_graphs(graphs, tokens) == expected);
+    CHECK(graphs.step.stats().computed() == layers.step.stats().computed());
+    expected.maxCoeff(&text.emplace_back());
+  }
+}
+
+TEST_CASE("drafted tokens are verified in one step") {
+  const auto answer = [](std::size_t wrong) {
+    paged::Engine engine(lazyllm::KeepAll(), 16);
+    paged::Request request = engine.request(prompt_of(60));
+    engine.run({&request}, 1000);
+    const auto one_by_one = [&] {
+      paged::Engine other(lazyllm::KeepAll(), 16);
+      paged::Request same = other.request(prompt_of(60));
+      for (int i = 0; i < 5; ++i) other.run({&same}, 1000);
+      return same.tokens;
+    }();
+    std::vector<std::int32_t> draft(one_by_one.begin() + 61, one_by_one.begin() + 64);
+    if (wrong < 3) draft[wrong] += 1;
+    verify(engine, request, draft);
+    CHECK(request.tokens.size() == 62 + std::min<std::size_t>(wrong, 3));
+    CHECK(std::ranges::equal(request.tokens, std::span(one_by_one).first(request.tokens.size())));
+    engine.run({&request}, 1000);
+    return request.tokens;
+  };
+  for (std::size_t wrong = 0; wrong <= 3; ++wrong) answer(wrong);
+}
+
+TEST_CASE("ranks with a part of the heads each keep what one rank with all heads keeps") {
+  const auto prompt = prompt_of(60);
+  const auto whole = depths_of(prompt, -1, lazyllm::AttentionScore{});
+  const auto part = depths_of(prompt, 0, lazyllm::AttentionScore{});
+  Ranks ranks(2);
+  std::vector<lazyllm::Depth> first, second;
+  std::thread other([&] { second = depths_of(prompt, 2, ScoreOfAllRanks{.ranks = &ranks, .rank = 1}); });
+  first = depths_of(prompt, 0, ScoreOfAllRanks{.ranks = &ranks, .rank = 0});
+  other.join();
+  CHECK(first == whole);
+  CHECK(second == whole);
+  CHECK(part != whole);
+}
+
+TEST_CASE("a step that keeps everything makes a pruned sequence dense") {
+  contiguous::Engine engine(half_twice, 100);
+  const auto text = prompt_of(81);
+  engine.run(std::span(text).first(80));
+  CHECK_THROWS_AS(engine.sequence.check_shareable(80), lazyllm::invalid_argument);
+  engine.pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>(lazyllm::KeepAll());
+  engine.run(std::span(text).subspan(80));
+  CHECK(lazyllm::computed_share(engine.sequence.depths(), contiguous::layer_count) == 1);
+  CHECK(engine.sequence.aux().parked_rows() == 0);
+  engine.sequence.check_shareable(81);
+}
