@@ -121,7 +121,6 @@ def make_logits(name, prompts):
         (folder / "cases" / f"{case['name']}.json").write_text(json.dumps(case))
         np.concatenate(logits).astype("<f4").tofile(folder / case["logits"])
         names.append(case["name"])
-        (folder / "cases.json").write_text(json.dumps(names))
         print(name, case["name"], flush=True)
 
     for file in ["hotpotqa.jsonl", "gov_report.jsonl", "lcc.jsonl"]:
@@ -154,6 +153,7 @@ def make_logits(name, prompts):
         fed = [step.next]
     print(f"closest scores at a cut: {margin:.1e} apart", flush=True)
     write("pruned", steps, logits, **options, computed_total=len(lazy.computations))
+    (folder / "cases.json").write_text(json.dumps(names))  # last: tests look for it
 
 
 def main():

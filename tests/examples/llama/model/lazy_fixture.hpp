@@ -84,6 +84,7 @@ inline Index check_steps(LazyFixture& fixture, LazyDecoder<float>& decoder) {
     const auto next = std::max_element(logits.begin(), logits.end()) - logits.begin();
     CHECK(next == step.at("next").get<Index>());
   }
+  decoder.observe_layers(nullptr);
   const auto depths = decoder.sequence().depths();
   CHECK(std::accumulate(depths.begin(), depths.end(), Index{0}) == fixture.content.at("computed_total").get<Index>());
   return revived;
