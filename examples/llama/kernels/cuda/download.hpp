@@ -11,11 +11,11 @@ namespace llama {
 template <class T>
 const T* download(lazyllm::cuda::Context& context, const T* from, Index count) {
   const Index bytes = count * static_cast<Index>(sizeof(T));
-  auto* const host = reinterpret_cast<T*>(context.results(bytes));
-  kernels::check(cudaMemcpyAsync(host, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, context.stream()),
-                 "cudaMemcpyAsync");
-  context.synchronize();
-  return host;
+  return reinterpret_cast<const T*>(context.fetch(bytes, [&](std::byte* host) {
+    kernels::check(
+        cudaMemcpyAsync(host, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, context.stream()),
+        "cudaMemcpyAsync");
+  }));
 }
 
 }  // namespace llama

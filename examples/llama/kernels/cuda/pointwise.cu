@@ -131,7 +131,7 @@ void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<c
   const std::vector<Index> from(tokens.begin(), tokens.end());
   std::vector<Index> to(tokens.size());
   std::iota(to.begin(), to.end(), Index{0});
-  copy_rows<T>(context, table, from, out, to);
+  lazyllm::copy_rows(context, table, from, out, to);
 }
 
 void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> logits,
