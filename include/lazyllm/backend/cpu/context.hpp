@@ -52,7 +52,10 @@ class Context {
 
   /// `count` floats of scratch memory, aligned for Eigen, valid until the next call.
   std::span<float> scratch(Index count) {
-    if (count > scratch_.size()) scratch_.resize(std::max(count, 2 * scratch_.size()));
+    if (count > scratch_.size()) {
+      Eigen::ArrayXf grown(std::max(count, 2 * scratch_.size()));  // resize would leave a freed array when this throws
+      scratch_.swap(grown);
+    }
     return {scratch_.data(), static_cast<std::size_t>(count)};
   }
 
