@@ -59,18 +59,17 @@ class RowPool {
 
   /// Makes room for `rows` rows in all.
   void reserve(Context& context, Index rows) {
-    const Index old_rows = buffer_.rows().rows;
     buffer_.reserve(context, rows, width_);
-    const Index new_rows = buffer_.rows().rows;
-    free_.reserve(static_cast<std::size_t>(new_rows));
-    for (Index row = new_rows; row-- > old_rows;) free_.push_back(row);
+    const Index there = buffer_.rows().rows;
+    free_.reserve(static_cast<std::size_t>(there));  // where this throws, the next call lists the new rows
+    for (Index row = there; row-- > listed_;) free_.push_back(row);
+    listed_ = there;
   }
 
   /// Fills `rows` with free rows; the pool grows when there are too few.
   void acquire(Context& context, std::span<Index> rows) {
     const Index missing = std::ssize(rows) - std::ssize(free_);
-    const Index there = buffer_.rows().rows;
-    reserve(context, missing > 0 ? std::max<Index>(16, there + missing) : there);  // checks the context in any case
+    reserve(context, missing > 0 ? std::max<Index>(16, listed_ + missing) : listed_);  // checks the context in any case
     for (Index& row : rows) {
       row = free_.back();
       free_.pop_back();
@@ -81,11 +80,12 @@ class RowPool {
 
   RowsView<T> rows() const { return buffer_.rows(); }
   Index width() const { return width_; }
-  Index rows_in_use() const { return rows().rows - std::ssize(free_); }
+  Index rows_in_use() const { return listed_ - std::ssize(free_); }
 
  private:
   typename Context::template Buffer<T> buffer_;
   std::vector<Index> free_;
+  Index listed_ = 0;  // rows that are in use or in the free list
   Index width_;
 };
 
