@@ -67,7 +67,7 @@ inline std::vector<Index> sorted_selection(const Selection& selection, Index tok
   std::vector<Index> kept;
   for (const Index i : order) {
     const bool enough = selection.kind == Selection::Kind::count ? std::ssize(kept) >= selection.count
-                                                                 : held >= selection.mass * total - 1e-9;
+                                                                 : held >= (selection.mass - 1e-9) * total;
     if (enough && !is_protected(i)) break;
     kept.push_back(i);
     held += score(i);
@@ -243,7 +243,7 @@ void selects_the_same_mass_in_any_order() {
     Exact total = 0, held = exact(scores.back());
     for (const float score : scores) total += exact(score);
     Index count = 1;
-    for (; static_cast<double>(held) < selection.mass * static_cast<double>(total) - 1e-9 * 0x1p29; ++count) {
+    for (; static_cast<double>(held) < (selection.mass - 1e-9) * static_cast<double>(total); ++count) {
       held += exact(sorted[static_cast<std::size_t>(count - 1)]);
     }
     CHECK(std::ssize(kept) == count);

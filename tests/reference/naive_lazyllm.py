@@ -235,7 +235,7 @@ class LazyLLM:
         candidates = sorted((p for p in active if p not in kept), key=lambda p: (-scores[p], p))
         if self.by_mass:
             total, mass = sum(scores.values()), sum(scores[p] for p in kept)
-            enough = fraction * total - 1e-9
+            enough = (fraction - 1e-9) * total
             while candidates and mass < enough:
                 record.margin = min(record.margin, (enough - mass) / total)
                 kept.append(candidates.pop(0))

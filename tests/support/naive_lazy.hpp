@@ -188,7 +188,7 @@ class NaiveLazy {
     double held = 0;
     for (const std::size_t i : order) {
       const bool enough =
-          selection.kind == count ? std::ssize(result) >= selection.count : held >= selection.mass * total - 1e-9;
+          selection.kind == count ? std::ssize(result) >= selection.count : held >= (selection.mass - 1e-9) * total;
       if (enough && !selection.protects(active[i], tokens_)) break;
       result.push_back(active[i]);
       held += scores[i];

@@ -53,10 +53,9 @@ class ScoreUnits {
     return score > 0 ? static_cast<std::int64_t>(static_cast<double>(score) * per_score_) : 0;
   }
 
-  /// The least sum that is the share `mass` of `total`, but for roundings. The explicit fma keeps compilers from
-  /// making one on some machines only.
-  LAZYLLM_HOST_DEVICE std::int64_t share(double mass, std::int64_t total) const {
-    const double wanted = std::ceil(std::fma(mass, static_cast<double>(total), -1e-9 * per_score_));
+  /// The least sum that is the share `mass` of `total`, but for roundings: 1e-9 of the total may be missing.
+  LAZYLLM_HOST_DEVICE static std::int64_t share(double mass, std::int64_t total) {
+    const double wanted = std::ceil((mass - 1e-9) * static_cast<double>(total));
     return wanted > 0 ? static_cast<std::int64_t>(wanted) : 0;
   }
 
