@@ -1,8 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,15 +13,19 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/input_file.hpp"
+#include "examples/llama/files/output_file.hpp"
+#include "examples/llama/files/printable.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/generation.hpp"
-#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/program/memory.hpp"
+#include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
-#include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/progress.hpp"
 #include "examples/llama/program/timing.hpp"
 #include "examples/llama/report/report.hpp"
@@ -42,6 +46,15 @@ struct Options {
   bool compare = false;
   Index repeats = 3;
   std::string json, trace, logits, report;
+
+  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  void check_outputs() const {
+    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
+    inputs.push_back({"--prompt-file", prompt_file});
+    inputs.push_back({"--token-ids", token_ids});
+    inputs.push_back({"--schedule", schedule_file_of(pruning)});
+    check_apart({{"--json", json}, {"--trace", trace}, {"--logits", logits}, {"--report", report}}, inputs);
+  }
 };
 
 /// One generation, dense or lazy.
@@ -83,13 +96,15 @@ class Program {
         trace_(open(options.trace)),
         logits_(open(options.logits)),
         page_(open(options.report)),
-        model_(open_model(checkpoint.config(), weights_of(checkpoint),
-                          {options.model.device, options.model.dtype, options.model.threads})),
+        model_(with_memory_for_weights(checkpoint.config(), options.model.dtype, [&] {
+          return open_model(checkpoint.config(), weights_of(checkpoint),
+                            {options.model.device, options.model.dtype, options.model.threads});
+        })),
         stop_(stop_tokens(model_->config(), tokenizer)) {}
 
   void run() {
     const Index capacity = std::ssize(prompt_) + options_.max_tokens;
-    const std::unique_ptr<AnyDecoder> lazy = model_->lazy(capacity, pruner_);
+    const auto lazy = with_memory([&] { return model_->lazy(capacity, pruner_); });
 
     const PruningOptions pruning = resolved(options_.pruning, model_->config().layers);
     Json report = {{"model", options_.model.path},
@@ -108,11 +123,10 @@ class Program {
     if (options_.pruning.schedule != pruning.schedule) report["preset"] = options_.pruning.schedule;
     Run result;
     if (options_.compare) {
-      result = compare(*model_->dense(capacity), *lazy, report);
+      result = compare(*with_memory([&] { return model_->dense(capacity); }), *lazy, report);
     } else {
       result = generate(*lazy, true);
-      print("\n");
-      describe(stderr, "", result);
+      print_text("\n");
       report.update(to_json(result));
     }
     if (json_) json_->commit(json_text(report, 2) + "\n");
@@ -127,9 +141,21 @@ class Program {
           {.tokens = tokens, .tokenizer = tokenizer_, .layers = model_->config().layers, .steps = result.active_layers},
           report));
     }
+    // After the files: whoever reads this may be gone.
+    if (options_.compare) {
+      print_text(comparison_);
+    } else {
+      say("{}", figures_of("", result));
+    }
   }
 
  private:
+  /// Calls `work`, which makes a decoder; where memory ends, says what it needs.
+  template <class Work>
+  std::unique_ptr<AnyDecoder> with_memory(const Work& work) const {
+    return with_memory_for_keys(model_->config(), options_.model.dtype, std::ssize(prompt_) + options_.max_tokens, work);
+  }
+
   static std::optional<OutputFile> open(const std::string& path) {
     return path.empty() ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
   }
@@ -171,7 +197,7 @@ class Program {
       const StepStats stats = decoder.stats();
       run.revived += stats.revived();
       run.aux_bytes_peak = std::max(run.aux_bytes_peak, stats.aux_bytes);
-      if (tokenizer_ == nullptr && stream) print(fmt::format("{} ", step.token));
+      if (tokenizer_ == nullptr && stream) print("{} ", step.token);
       emit(run, step.text, stream);
     };
     emit(run, generate_tokens(decoder, prompt_, options_.max_tokens, stop_, tokenizer_, draw, keep), stream);
@@ -182,12 +208,9 @@ class Program {
 
   static void emit(Run& run, const std::string& text, bool stream) {
     run.text += text;
-    if (stream) print(text);
-  }
-
-  static void print(const std::string& text) {
-    fmt::print("{}", text);
-    std::fflush(stdout);
+    if (!stream) return;
+    static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+    print_text(terminal ? printable(text, Controls::lines) : text);
   }
 
   /// Dense and lazy in turn, so that a machine whose speed drifts treats both alike. Returns the lazy run.
@@ -195,11 +218,11 @@ class Program {
     std::vector<Run> dense, lazy;
     for (Index i = 0; i < options_.repeats; ++i) {
       const bool stream = i == 0;
-      if (stream) fmt::print("dense: ");
+      if (stream) print_text("dense: ");
       dense.push_back(generate(dense_decoder, stream));
-      if (stream) fmt::print("\nlazy:  ");
+      if (stream) print_text("\nlazy:  ");
       lazy.push_back(generate(lazy_decoder, stream));
-      if (stream) fmt::print("\n\n");
+      if (stream) print_text("\n\n");
     }
     const auto ratio = [&](const auto& value) {
       std::vector<double> ratios;
@@ -223,13 +246,12 @@ class Program {
     report["first_token_equal"] = equal > 0;
     report["equal_tokens"] = equal;
 
-    describe(stdout, "dense: ", dense[0]);
-    describe(stdout, "lazy:  ", lazy[0]);
-    fmt::print("prompt computed: {:.1f} % of its token-layers\n", lazy[0].prompt_computed_percent);
-    fmt::print("equal tokens: the first {} of {}\n", equal, common);
-    fmt::print("generation speedup: {:.2f}x over {}\n", generation_speedup, counted(common, "token"));
-    fmt::print("TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n", ttft_speedup, ideal,
-               options_.repeats);
+    comparison_ = fmt::format(
+        "{}\n{}\nprompt computed: {:.1f} % of its token-layers\nequal tokens: the first {} of {}\n"
+        "generation speedup: {:.2f}x over {}\n"
+        "TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n",
+        figures_of("dense: ", dense[0]), figures_of("lazy:  ", lazy[0]), lazy[0].prompt_computed_percent, equal, common,
+        generation_speedup, counted(common, "token"), ttft_speedup, ideal, options_.repeats);
     return lazy[0];
   }
 
@@ -259,14 +281,13 @@ class Program {
             {"layers", layers}};
   }
 
-  void describe(std::FILE* out, const char* name, const Run& run) const {
+  std::string figures_of(std::string_view name, const Run& run) const {
     constexpr double mebibyte = 1 << 20;
-    fmt::print(out,
-               "{}prompt {}, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
-               "{} revived\n",
-               name, counted(prompt_.size(), "token"), run.step_ms[0], run.decode_ms_per_token(),
-               static_cast<double>(run.kv_bytes) / mebibyte, static_cast<double>(run.aux_bytes_peak) / mebibyte,
-               counted(run.revived, "row"));
+    return fmt::format(
+        "{}prompt {}, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, {} revived",
+        name, counted(prompt_.size(), "token"), run.step_ms[0], run.decode_ms_per_token(),
+        static_cast<double>(run.kv_bytes) / mebibyte, static_cast<double>(run.aux_bytes_peak) / mebibyte,
+        counted(run.revived, "row"));
   }
 
   Options options_;
@@ -279,6 +300,7 @@ class Program {
   std::unique_ptr<AnyModel> model_;
   std::vector<TokenId> stop_;
   StatusLine status_;
+  std::string comparison_;  // what --compare found, in words
 };
 
 /// Throws `lazyllm::invalid_argument` unless the model can run the prompt and the tokens to generate.
@@ -300,6 +322,7 @@ void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index 
 }
 
 void generate(const Options& options) {
+  options.check_outputs();
   const Checkpoint checkpoint(options.model.path);
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<TokenId> prompt;
@@ -309,7 +332,8 @@ void generate(const Options& options) {
   if (!options.token_ids.empty()) {
     prompt = read_token_ids(options.token_ids, checkpoint.config().vocab);
   } else {
-    prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file), true);
+    prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file, InputKind::file_or_pipe),
+                               true);
   }
   check(checkpoint.config(), prompt, options.max_tokens);
   Program(options, checkpoint, tokenizer.get(), std::move(prompt)).run();
@@ -333,35 +357,28 @@ int main(int argc, char** argv) {
       ->option_text("FILE");
   prompt->require_option(1);
   add_pruning_options(app, options.pruning);
-  app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--temperature", options.sampling.temperature,
-                 "0: always the most likely token; above: draw, the flatter the higher")
-      ->type_name("T")
-      ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p, "draw among the most likely tokens that hold this share, in (0, 1]")
-      ->type_name("P")
-      ->capture_default_str();
-  app.add_option("--seed", options.sampling.seed, "seed of the drawing")->type_name("N")->capture_default_str();
+  add_number(app, "--max-tokens", options.max_tokens, "tokens to generate at most", {.least = 1});
+  add_number(app, "--temperature", options.sampling.temperature,
+             "0: always the most likely token; above: draw, the flatter the higher")
+      ->type_name("T");
+  add_number(app, "--top-p", options.sampling.top_p,
+             "draw among the most likely tokens that hold this share, in (0, 1]")
+      ->type_name("P");
+  add_number(app, "--seed", options.sampling.seed, "seed of the drawing");
   app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
-  app.add_option("--repeats", options.repeats, "with --compare: runs of each, times are medians")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
+  add_number(app, "--repeats", options.repeats, "with --compare: runs of each, times are medians", {.least = 1});
+  add_path(app, "--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
       ->type_name("FILE");
-  app.add_option("--trace", options.trace,
-                 "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
+  add_path(app, "--trace", options.trace,
+           "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
       ->type_name("FILE");
-  app.add_option("--report", options.report,
-                 "write a page for a browser to this file: the prompt's tokens by how deep each went and when it was "
-                 "revived, work per layer, times and memory; of the lazy run")
+  add_path(app, "--report", options.report,
+           "write a page for a browser to this file: the prompt's tokens by how deep each went and when it was "
+           "revived, work per layer, times and memory; of the lazy run")
       ->type_name("FILE");
-  app.add_option("--logits", options.logits,
-                 "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
-                 "of the lazy run")
+  add_path(app, "--logits", options.logits,
+           "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
+           "of the lazy run")
       ->type_name("FILE");
   return run_program(app, argc, argv, [&] { generate(options); });
 }

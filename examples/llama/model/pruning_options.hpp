@@ -23,6 +23,9 @@ struct PruningOptions {
 /// Adds `--schedule`, `--score`, `--protect-first` and `--protect-last`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
+/// The file that a preset is read from; empty if there is none.
+std::string schedule_file_of(const PruningOptions& options);
+
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
 /// absent. Throws `lazyllm::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
 /// or that was made for another number of layers than `layers`.

@@ -1,27 +1,23 @@
 #include "examples/llama/program/model_options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <utility>
 
+#include "examples/llama/program/command_line.hpp"
 #include "lazyllm/error.hpp"
 
 namespace lazyllm::llama {
 
 void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::string> dtypes) {
-  app.add_option("--model", options.path, "Hugging Face directory or llama2.c .bin file")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
-      ->type_name("PATH");
+  add_path(app, "--model", options.path,
+           "Hugging Face directory or llama2.c .bin file; must not change while it is loaded")
+      ->required();
+  add_path(app, "--tokenizer", options.tokenizer,
+           "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)");
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember(std::move(dtypes)))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads to compute with")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N")
-      ->capture_default_str();
+  add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
 }
 
 void add_device_option(CLI::App& app, ModelOptions& options) {
