@@ -17,7 +17,6 @@
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/files/printable.hpp"
 #include "examples/llama/model/any_model.hpp"
-#include "examples/llama/model/pruning_options.hpp"
 #include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
@@ -27,14 +26,14 @@
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/progress.hpp"
+#include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
 #include "examples/llama/report/report.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace {
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 using Json = nlohmann::ordered_json;
 
 struct Options {
@@ -62,7 +61,7 @@ struct Run {
   std::vector<TokenId> tokens;
   std::string text;
   std::vector<double> step_ms;  // the first is the time to the first token
-  std::vector<LayerStats> prefill_layers;
+  std::vector<lazyllm::LayerStats> prefill_layers;
   double prefill_operations = 0;
   double prompt_computed_percent = 100;
   Index revived = 0;
@@ -96,10 +95,12 @@ class Program {
         trace_(open(options.trace)),
         logits_(open(options.logits)),
         page_(open(options.report)),
-        model_(with_memory_for_weights(checkpoint.config(), options.model.dtype, [&] {
-          return open_model(checkpoint.config(), weights_of(checkpoint),
-                            {options.model.device, options.model.dtype, options.model.threads});
-        })),
+        model_(with_memory_for_weights(checkpoint.config(), options.model.dtype,
+                                       [&] {
+                                         return open_model(
+                                             checkpoint.config(), weights_of(checkpoint),
+                                             {options.model.device, options.model.dtype, options.model.threads});
+                                       })),
         stop_(stop_tokens(model_->config(), tokenizer)) {}
 
   void run() {
@@ -153,7 +154,8 @@ class Program {
   /// Calls `work`, which makes a decoder; where memory ends, says what it needs.
   template <class Work>
   std::unique_ptr<AnyDecoder> with_memory(const Work& work) const {
-    return with_memory_for_keys(model_->config(), options_.model.dtype, std::ssize(prompt_) + options_.max_tokens, work);
+    return with_memory_for_keys(model_->config(), options_.model.dtype, std::ssize(prompt_) + options_.max_tokens,
+                                work);
   }
 
   static std::optional<OutputFile> open(const std::string& path) {
@@ -169,7 +171,7 @@ class Program {
     const double before = decoder.operations();
     Json active = Json::array();
     ActiveLayers active_layers;
-    decoder.observe_layers([&](const LayerPlan& plan) {
+    decoder.observe_layers([&](const lazyllm::LayerPlan& plan) {
       if (run.tokens.empty()) {
         status_.show(fmt::format("prefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows()));
         auto& layers = run.prefill_layers;
@@ -194,7 +196,7 @@ class Program {
             {{"new_tokens", prefill ? prompt_.size() : 1}, {"active", std::exchange(active, Json::array())}});
       }
       run.active_layers.push_back(std::exchange(active_layers, {}));
-      const StepStats stats = decoder.stats();
+      const lazyllm::StepStats stats = decoder.stats();
       run.revived += stats.revived();
       run.aux_bytes_peak = std::max(run.aux_bytes_peak, stats.aux_bytes);
       if (tokenizer_ == nullptr && stream) print("{} ", step.token);
@@ -267,7 +269,7 @@ class Program {
 
   static Json to_json(const Run& run) {
     Json layers = Json::array();
-    for (const LayerStats& layer : run.prefill_layers) {
+    for (const lazyllm::LayerStats& layer : run.prefill_layers) {
       layers.push_back({{"active", layer.active}, {"computed", layer.computed}, {"kept", layer.kept}});
     }
     return {{"tokens", run.tokens},
@@ -295,7 +297,7 @@ class Program {
   std::vector<TokenId> prompt_;
   // What can be wrong with the options is found before the weights are loaded.
   Sampler sampler_;
-  TokenPruner<AnyPolicy> pruner_;
+  lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner_;
   std::optional<OutputFile> json_, trace_, logits_, page_;
   std::unique_ptr<AnyModel> model_;
   std::vector<TokenId> stop_;
@@ -303,20 +305,20 @@ class Program {
   std::string comparison_;  // what --compare found, in words
 };
 
-/// Throws `lazyllm::invalid_argument` unless the model can run the prompt and the tokens to generate.
+/// Throws `std::invalid_argument` unless the model can run the prompt and the tokens to generate.
 void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index max_tokens) {
-  if (prompt.empty()) lazyllm::detail::fail("the prompt has 0 tokens, at least 1 is needed");
+  if (prompt.empty()) fail("the prompt has 0 tokens, at least 1 is needed");
   const TokenId largest = std::ranges::max(prompt);
   if (largest >= config.vocab) {
-    lazyllm::detail::fail("the prompt has token ", largest, ", out of range 0 to ", config.vocab - 1,
-                          ", the model's vocabulary: is this the model's tokenizer?");
+    fail("the prompt has token ", largest, ", out of range 0 to ", config.vocab - 1,
+         ", the model's vocabulary: is this the model's tokenizer?");
   }
   const Index longest = ModelLimits::context - std::ssize(prompt);
-  if (max_tokens > longest) lazyllm::detail::fail("--max-tokens ", max_tokens, " is out of range 1 to ", longest);
+  if (max_tokens > longest) fail("--max-tokens ", max_tokens, " is out of range 1 to ", longest);
   try {
     check_length(config, std::ssize(prompt) + max_tokens);
-  } catch (const lazyllm::invalid_argument& error) {
-    throw lazyllm::invalid_argument(
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(
         fmt::format("{} (prompt {} + --max-tokens {})", error.what(), prompt.size(), max_tokens));
   }
 }
@@ -332,8 +334,8 @@ void generate(const Options& options) {
   if (!options.token_ids.empty()) {
     prompt = read_token_ids(options.token_ids, checkpoint.config().vocab);
   } else {
-    prompt = tokenizer->encode(options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file, InputKind::file_or_pipe),
-                               true);
+    prompt = tokenizer->encode(
+        options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file, InputKind::file_or_pipe), true);
   }
   check(checkpoint.config(), prompt, options.max_tokens);
   Program(options, checkpoint, tokenizer.get(), std::move(prompt)).run();

@@ -6,7 +6,7 @@
 #include "examples/llama/checkpoint/safetensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace lazyllm::llama;
+  using namespace llama;
   const auto text = std::as_bytes(std::span(data, size));
   try {
     const ModelConfig config = read_model_config(text, "fuzz");

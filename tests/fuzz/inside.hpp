@@ -6,7 +6,7 @@
 
 #include "examples/llama/checkpoint/tensor.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Stops the fuzzer when a tensor is not a part of `file`, or has fewer bytes than its elements need.
 inline void require_inside(const StoredTensors& tensors, std::span<const std::byte> file) {
@@ -21,4 +21,4 @@ inline void require_inside(const StoredTensors& tensors, std::span<const std::by
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

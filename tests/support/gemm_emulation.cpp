@@ -1,9 +1,10 @@
 #include "examples/llama/kernels/cuda/gemm.hpp"
+#include "examples/llama/library.hpp"
 #include "support/cuda_emulation.hpp"
 
 // Matrix products of the emulated device, the obvious way.
 
-namespace lazyllm::llama {
+namespace llama {
 
 struct Gemm::State {};
 
@@ -24,10 +25,10 @@ void with_type(cudaDataType_t type, const Body& body) {
 
 }  // namespace
 
-void Gemm::multiply(cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
+void Gemm::multiply(lazyllm::cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
                     const void* x, void* y) {
   const auto enqueue = [=]<class T, class Y>(T*, Y*, cudaStream_t stream) {
-    test::cuda_emulation::enqueue(stream, [=] {
+    lazyllm::test::cuda_emulation::enqueue(stream, [=] {
       for (Index row = 0; row < problem.rows; ++row) {
         const T* const from = static_cast<const T*>(x) + row * problem.x_stride;
         Y* const to = static_cast<Y*>(y) + row * problem.y_stride;
@@ -45,4 +46,4 @@ void Gemm::multiply(cuda::Context& context, const Problem& problem, const void* 
             [&](auto* t) { with_type(problem.y_type, [&](auto* result) { enqueue(t, result, context.stream()); }); });
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

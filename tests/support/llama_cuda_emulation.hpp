@@ -12,6 +12,9 @@
 
 #include "support/cuda_emulation.hpp"
 
+// The library is compiled for the emulation from here on.
+#include <lazyllm/cuda.cuh>
+
 /// \file
 /// What the Llama host's kernels need beside cuda_emulation.hpp: launches with shared memory, and the tensor-core and
 /// copy instructions of examples/llama/kernels/cuda/mma.cuh, each fragment laid out as the PTX manual says. Copies
@@ -73,16 +76,18 @@ void load_rows(std::uint32_t row, const Read& read) {
 
 }  // namespace lazyllm::test::cuda_emulation
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 namespace emulation = lazyllm::test::cuda_emulation;
+
+using lazyllm::cuda::detail::launch;
 
 inline std::byte* shared_memory() { return emulation::shared_bytes; }
 
 template <class... Parameters, class... Arguments>
-void launch_shared(cuda::Context& context, dim3 blocks, unsigned threads, std::size_t shared,
+void launch_shared(lazyllm::cuda::Context& context, dim3 blocks, unsigned threads, std::size_t shared,
                    void (*kernel)(Parameters...), Arguments... arguments) {
-  if (shared > emulation::most_shared_bytes) throw cuda_error("too much shared memory");
+  if (shared > emulation::most_shared_bytes) throw lazyllm::cuda_error("too much shared memory");
   emulation::enqueue(context.stream(), [=] {
     blockDim = dim3(threads);
     for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
@@ -158,4 +163,4 @@ inline std::uint32_t computed_here(std::uint32_t value) { return value; }
 
 inline float fast_exp2(float x) { return std::exp2(x); }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

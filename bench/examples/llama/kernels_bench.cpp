@@ -20,7 +20,7 @@
 // The kernels at the sizes of a 134M-parameter Llama (dim 768, ffn 2048, 12 heads of 64), on two threads. `flops` are
 // floating-point operations per second; causal attention counts only the visible keys. Time is real time.
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 constexpr int threads = 2;
@@ -171,4 +171,4 @@ BENCHMARK(gated_unit<Eigen::bfloat16>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(gated_unit<float>)->Arg(1)->Arg(1000)->UseRealTime();
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

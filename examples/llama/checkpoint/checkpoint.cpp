@@ -14,7 +14,7 @@
 #include "examples/llama/checkpoint/llama2c.hpp"
 #include "examples/llama/checkpoint/safetensors.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// What follows "model.layers.N." in the name of a weight of layer N.
@@ -135,4 +135,4 @@ Tensor Checkpoint::tensor(std::string_view name, std::span<const Index> shape) c
   return result;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -12,7 +12,7 @@
 #include "examples/llama/checkpoint/model_config.hpp"
 #include "examples/llama/checkpoint/tensor.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A model on disk: its configuration and its weights, which stay memory-mapped and are never copied here.
 /// Copies are cheap enough to pass around and share the mapping.
@@ -50,4 +50,4 @@ class Checkpoint {
   std::vector<std::shared_ptr<const MappedFile>> files_;  // what `tensors_` point into
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

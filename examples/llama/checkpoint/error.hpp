@@ -7,7 +7,7 @@
 
 #include "examples/llama/files/file_error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Thrown when a checkpoint cannot be used: damaged, hostile or of an unsupported kind.
 /// The message starts with the file and names the value found and what is allowed.
@@ -22,4 +22,4 @@ template <class... Args>
   throw checkpoint_error(fmt::format("{}: {}", place, fmt::format(text, std::forward<Args>(args)...)));
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -7,7 +7,7 @@
 
 #include "examples/llama/checkpoint/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 nlohmann::json parse_json(std::span<const std::byte> text, std::string_view place) {
   using Json = nlohmann::json;
@@ -83,4 +83,4 @@ std::string shown(const nlohmann::json& value) {
   return text;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

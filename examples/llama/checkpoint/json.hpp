@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Largest JSON text that is read, in bytes: the limit of the safetensors format.
 inline constexpr std::size_t max_json_bytes = 100'000'000;
@@ -30,4 +30,4 @@ double number_field(const nlohmann::json& object, const char* name, double least
 /// `value` as short printable ASCII for an error message.
 std::string shown(const nlohmann::json& value);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

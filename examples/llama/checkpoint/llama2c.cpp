@@ -10,7 +10,7 @@
 
 #include "examples/llama/checkpoint/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "llama2.c files are little-endian and are used in place");
@@ -48,7 +48,7 @@ ModelConfig read_header(std::span<const std::byte> file, std::string_view place)
   using Limits = ModelLimits;
   ModelConfig config;
   config.architecture = "llama2.c";
-  config.width = within("dim", numbers[0], 1, Limits::width);
+  config.hidden_size = within("dim", numbers[0], 1, Limits::hidden_size);
   config.intermediate_size = within("hidden_dim", numbers[1], 1, Limits::intermediate_size);
   config.layers = within("n_layers", numbers[2], 1, Limits::layers);
   config.heads = within("n_heads", numbers[3], 1, Limits::heads);
@@ -58,10 +58,10 @@ ModelConfig read_header(std::span<const std::byte> file, std::string_view place)
   if (config.heads % config.kv_heads != 0)
     reject(place, "n_heads in the llama2.c header is {}, expected a multiple of n_kv_heads ({})", config.heads,
            config.kv_heads);
-  if (config.width % (2 * config.heads) != 0)
-    reject(place, "dim in the llama2.c header is {}, expected a multiple of 2 * n_heads ({})", config.width,
+  if (config.hidden_size % (2 * config.heads) != 0)
+    reject(place, "dim in the llama2.c header is {}, expected a multiple of 2 * n_heads ({})", config.hidden_size,
            2 * config.heads);
-  config.head_dim = within("dim / n_heads", config.width / config.heads, 2, Limits::head_dim);
+  config.head_dim = within("dim / n_heads", config.hidden_size / config.heads, 2, Limits::head_dim);
   config.norm_epsilon = 1e-5;
   config.rope_interleaved = true;
   config.tied_embeddings = numbers[5] > 0;
@@ -72,24 +72,24 @@ ModelConfig read_header(std::span<const std::byte> file, std::string_view place)
 
 /// The file's order.
 std::vector<Part> layout(const ModelConfig& config) {
-  const Index width = config.width;
-  const Index ffn = config.intermediate_size;
+  const Index hidden_size = config.hidden_size;
+  const Index intermediate_size = config.intermediate_size;
   const Index kv_width = config.kv_heads * config.head_dim;
   std::vector<Part> parts = {
-      {"model.embed_tokens.weight", false, {config.vocab, width}},
-      {"input_layernorm.weight", true, {width}},
-      {"self_attn.q_proj.weight", true, {width, width}},
-      {"self_attn.k_proj.weight", true, {kv_width, width}},
-      {"self_attn.v_proj.weight", true, {kv_width, width}},
-      {"self_attn.o_proj.weight", true, {width, width}},
-      {"post_attention_layernorm.weight", true, {width}},
-      {"mlp.gate_proj.weight", true, {ffn, width}},
-      {"mlp.down_proj.weight", true, {width, ffn}},
-      {"mlp.up_proj.weight", true, {ffn, width}},
-      {"model.norm.weight", false, {width}},
+      {"model.embed_tokens.weight", false, {config.vocab, hidden_size}},
+      {"input_layernorm.weight", true, {hidden_size}},
+      {"self_attn.q_proj.weight", true, {hidden_size, hidden_size}},
+      {"self_attn.k_proj.weight", true, {kv_width, hidden_size}},
+      {"self_attn.v_proj.weight", true, {kv_width, hidden_size}},
+      {"self_attn.o_proj.weight", true, {hidden_size, hidden_size}},
+      {"post_attention_layernorm.weight", true, {hidden_size}},
+      {"mlp.gate_proj.weight", true, {intermediate_size, hidden_size}},
+      {"mlp.down_proj.weight", true, {hidden_size, intermediate_size}},
+      {"mlp.up_proj.weight", true, {intermediate_size, hidden_size}},
+      {"model.norm.weight", false, {hidden_size}},
       {"", false, {2, config.context, config.head_dim / 2}},  // tables of cosines and sines
   };
-  if (!config.tied_embeddings) parts.push_back({"lm_head.weight", false, {config.vocab, width}});
+  if (!config.tied_embeddings) parts.push_back({"lm_head.weight", false, {config.vocab, hidden_size}});
   return parts;
 }
 
@@ -104,7 +104,7 @@ Llama2cModel read_llama2c(std::span<const std::byte> file, std::string_view plac
     needed += static_cast<std::size_t>(elements(part) * (part.stacked ? config.layers : 1)) * sizeof(float);
   if (file.size() != needed)
     reject(place, "the file has {} bytes, but its llama2.c header (dim {}, {} layers, vocabulary {}) needs {}{}",
-           file.size(), config.width, config.layers, config.vocab, needed,
+           file.size(), config.hidden_size, config.layers, config.vocab, needed,
            file.size() < needed ? " (is the file truncated?)" : "");
 
   std::size_t at = header_bytes;
@@ -124,4 +124,4 @@ Llama2cModel read_llama2c(std::span<const std::byte> file, std::string_view plac
   return model;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -7,7 +7,7 @@
 #include "examples/llama/checkpoint/model_config.hpp"
 #include "examples/llama/checkpoint/tensor.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What a llama2.c file holds; `tensors` have Hugging Face names and are views into the file.
 struct Llama2cModel {
@@ -21,4 +21,4 @@ struct Llama2cModel {
 /// Tokens 1 and 2 both end a text: llama2.c's own models separate texts by 1, Llama 2 ends them by 2.
 Llama2cModel read_llama2c(std::span<const std::byte> file, std::string_view place);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,7 +6,7 @@
 #include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/files/input_file.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const Descriptor file = open_input(path);
@@ -21,4 +21,4 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 
 MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

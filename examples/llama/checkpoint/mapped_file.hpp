@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <span>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A whole file mapped read-only into memory. Pages are read from disk when they are first touched.
 /// Where the file is shortened while it is mapped, reading what was cut off raises SIGBUS.
@@ -23,4 +23,4 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

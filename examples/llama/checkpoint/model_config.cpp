@@ -2,11 +2,11 @@
 
 #include <limits>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/checkpoint/json.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using Json = nlohmann::json;
@@ -112,7 +112,7 @@ void check_supported(const Fields& fields, Family family) {
 void read_shape(const Fields& fields, Family family, ModelConfig& config) {
   using Limits = ModelLimits;
   config.vocab = fields.integer("vocab_size", 1, Limits::vocab);
-  config.width = fields.integer("hidden_size", 1, Limits::width);
+  config.hidden_size = fields.integer("hidden_size", 1, Limits::hidden_size);
   config.layers = fields.integer("num_hidden_layers", 1, Limits::layers);
   config.intermediate_size = fields.integer("intermediate_size", 1, Limits::intermediate_size);
   config.context = fields.integer("max_position_embeddings", 1, Limits::context);
@@ -132,10 +132,10 @@ void read_shape(const Fields& fields, Family family, ModelConfig& config) {
   if (fields.has("head_dim")) {
     config.head_dim = fields.integer("head_dim", 2, Limits::head_dim);
   } else {
-    if (config.width % config.heads != 0)
+    if (config.hidden_size % config.heads != 0)
       reject(fields.place(), "field \"hidden_size\" is {}, expected a multiple of \"num_attention_heads\" ({})",
-             config.width, config.heads);
-    config.head_dim = config.width / config.heads;
+             config.hidden_size, config.heads);
+    config.head_dim = config.hidden_size / config.heads;
   }
   if (config.head_dim % 2 != 0 || config.head_dim > Limits::head_dim)
     reject(fields.place(), "the width of a head is {}, expected an even number up to {} (rotary positions use pairs)",
@@ -237,11 +237,10 @@ ModelConfig read_model_config(std::span<const std::byte> json_text, std::string_
 
 void check_length(const ModelConfig& config, Index tokens) {
   if (tokens < 0 || tokens > config.context)
-    detail::fail("a sequence of ", tokens, " tokens, allowed are 0 to ", config.context, ", the model's context");
+    fail("a sequence of ", tokens, " tokens, allowed are 0 to ", config.context, ", the model's context");
   if (config.sliding_window && tokens > *config.sliding_window)
-    detail::fail("a sequence of ", tokens, " tokens is longer than the model's sliding window of ",
-                 *config.sliding_window, "; sliding windows are not supported, allowed are 0 to ",
-                 *config.sliding_window, " tokens");
+    fail("a sequence of ", tokens, " tokens is longer than the model's sliding window of ", *config.sliding_window,
+         "; sliding windows are not supported, allowed are 0 to ", *config.sliding_window, " tokens");
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

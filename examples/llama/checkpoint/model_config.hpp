@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Rotary angles are used as they are.
 struct NoRopeScaling {
@@ -39,7 +39,7 @@ using RopeScaling = std::variant<NoRopeScaling, LinearRopeScaling, Llama3RopeSca
 /// Largest sizes that are accepted. Any product of three of them fits an `Index`.
 struct ModelLimits {
   static constexpr Index vocab = Index{1} << 24;
-  static constexpr Index width = Index{1} << 17;
+  static constexpr Index hidden_size = Index{1} << 17;
   static constexpr Index layers = 1000;
   static constexpr Index heads = 4096;
   static constexpr Index head_dim = 4096;
@@ -52,11 +52,11 @@ struct ModelLimits {
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM" or "llama2.c".
   Index vocab = 0;
-  Index width = 0;  ///< Of the hidden rows.
+  Index hidden_size = 0;  ///< Width of the hidden rows.
   Index layers = 0;
   Index heads = 0;
   Index kv_heads = 0;
-  Index head_dim = 0;  ///< Not always width / heads.
+  Index head_dim = 0;  ///< Not always hidden_size / heads.
   Index intermediate_size = 0;
   Index context = 0;  ///< Most positions in one sequence.
   double norm_epsilon = 1e-6;
@@ -75,8 +75,8 @@ struct ModelConfig {
 /// supported or allowed.
 ModelConfig read_model_config(std::span<const std::byte> json_text, std::string_view place);
 
-/// Throws `lazyllm::invalid_argument` when a sequence of `tokens` is longer than the model's context, or long enough
+/// Throws `std::invalid_argument` when a sequence of `tokens` is longer than the model's context, or long enough
 /// that its sliding window, which the host does not implement, would change the result.
 void check_length(const ModelConfig& config, Index tokens);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

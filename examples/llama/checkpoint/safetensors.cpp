@@ -10,7 +10,7 @@
 #include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/checkpoint/json.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using Json = nlohmann::json;
@@ -177,4 +177,4 @@ std::map<std::string, std::string> read_safetensors_index(std::span<const std::b
   return files;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -8,7 +8,7 @@
 
 #include "examples/llama/checkpoint/tensor.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Reads the header of a safetensors file; the tensors are views into `file`. `place` names the file in messages.
 /// Throws `checkpoint_error` when the header is not what the format allows: over 100 MB or longer than the file, not a
@@ -21,4 +21,4 @@ StoredTensors read_safetensors(std::span<const std::byte> file, std::string_view
 /// checkpoint's directory can be opened.
 std::map<std::string, std::string> read_safetensors_index(std::span<const std::byte> json_text, std::string_view place);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

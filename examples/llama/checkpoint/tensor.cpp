@@ -7,9 +7,9 @@
 #include <functional>
 #include <numeric>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Goes through a small aligned buffer: the source may be unaligned, and Eigen's conversions are vectorised.
@@ -35,7 +35,7 @@ Index Tensor::elements() const { return std::accumulate(shape.begin(), shape.end
 void to_float(const Tensor& tensor, Index first, std::span<float> out) {
   const auto count = static_cast<Index>(out.size());
   if (first < 0 || first > tensor.elements() || count > tensor.elements() - first)
-    detail::fail("elements ", first, " to ", first, " + ", count, " of a tensor that has ", tensor.elements());
+    fail("elements ", first, " to ", first, " + ", count, " of a tensor that has ", tensor.elements());
   if (count == 0) return;
   const std::byte* const from = tensor.data + first * size_of(tensor.dtype);
   switch (tensor.dtype) {
@@ -45,4 +45,4 @@ void to_float(const Tensor& tensor, Index first, std::span<float> out) {
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

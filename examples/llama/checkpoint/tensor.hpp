@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Element types that weights may have.
 enum class DType { f32, f16, bf16 };
@@ -29,7 +29,7 @@ struct Tensor {
 };
 
 /// Converts the elements `first`, `first + 1`, ... of `tensor`, counted row-major, into all of `out`.
-/// Throws `lazyllm::invalid_argument` when the tensor has fewer.
+/// Throws `std::invalid_argument` when the tensor has fewer.
 void to_float(const Tensor& tensor, Index first, std::span<float> out);
 
 /// A tensor as a file describes it, of any element type; its shape fits its bytes.
@@ -42,4 +42,4 @@ struct StoredTensor {
 /// Tensors of a file by name.
 using StoredTensors = std::map<std::string, StoredTensor, std::less<>>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A file descriptor that is closed with the object.
 class Descriptor {
@@ -27,4 +27,4 @@ class Descriptor {
   int value_ = -1;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

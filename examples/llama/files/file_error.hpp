@@ -7,7 +7,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Thrown when a file cannot be read or written, or holds what it must not. The message names the file first.
 class file_error : public std::runtime_error {
@@ -21,4 +21,4 @@ class file_error : public std::runtime_error {
   throw file_error(path.string() + ": " + std::string(what) + ": " + std::generic_category().message(code));
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

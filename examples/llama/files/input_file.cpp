@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <new>
 
-namespace lazyllm::llama {
+namespace llama {
 
 Descriptor open_input(const std::filesystem::path& path, InputKind kind) {
   const bool pipes = kind == InputKind::file_or_pipe;
@@ -57,4 +57,4 @@ std::string read_input(const std::filesystem::path& path, InputKind kind) {
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

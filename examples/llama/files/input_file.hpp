@@ -10,7 +10,7 @@
 /// \file
 /// The one place where files are opened to be read.
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What may be opened: a pipe makes the program wait for who writes it.
 enum class InputKind { regular_file, file_or_pipe };
@@ -27,4 +27,4 @@ std::string read_input(const std::filesystem::path& path, InputKind kind = Input
 /// What is left to be read of an open file. `path` is for messages. Throws `file_error` if that fails.
 std::string read_rest(const Descriptor& file, const std::filesystem::path& path);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

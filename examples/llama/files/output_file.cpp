@@ -10,7 +10,7 @@
 #include <random>
 #include <utility>
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 constexpr std::string_view cannot_write = "the file cannot be written";
@@ -115,4 +115,4 @@ void OutputFile::commit(std::string_view content) const {
   file.rename();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

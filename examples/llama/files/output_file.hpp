@@ -7,7 +7,7 @@
 #include "examples/llama/files/descriptor.hpp"
 #include "examples/llama/files/file_error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A file that appears under its name only once it is complete. Made before long work starts, so that a path that
 /// cannot be written is an error then and not at the end. Until `commit` nothing is left on disk, and within it only
@@ -30,4 +30,4 @@ class OutputFile {
 /// Writes all of `bytes`. `path` is for messages. Throws `file_error` if that fails.
 void write_all(const Descriptor& file, const std::filesystem::path& path, std::string_view bytes);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

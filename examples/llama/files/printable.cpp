@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Bytes of the UTF-8 character that `text` starts with; 0 if it starts with none.
@@ -45,4 +45,4 @@ std::string printable(std::string_view text, Controls kept) {
   return result;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Which control characters of a text stay as they are.
 enum class Controls { none, lines };
@@ -12,4 +12,4 @@ enum class Controls { none, lines };
 /// cannot move the cursor, change colours or clear the screen. `Controls::lines` leaves newlines and tabs.
 std::string printable(std::string_view text, Controls kept = Controls::none);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

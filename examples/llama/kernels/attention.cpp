@@ -16,7 +16,7 @@
 #endif
 
 #include "examples/llama/kernels/rounding.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 
 // Query rows lie across the lanes of vector registers, keys and head elements along loops. So the maxima, sums and
 // corrections of the online softmax are plain vector operations; keys and values are read in place, one element
@@ -28,7 +28,7 @@
 // A few queries, as in decode, would leave most lanes idle. There the elements of a head lie across the lanes, and
 // chunks of keys are separate work, so that more threads than heads share the reading of a long cache.
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 #if defined(__AVX512F__)
@@ -537,22 +537,22 @@ template <class T>
 void check(const Task<T>& task, int threads) {
   const AttentionShape& shape = task.shape;
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
-    detail::fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
+    fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
   if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
-    detail::fail("attention: head width ", shape.head_dim, " is out of range, even and at least 2");
+    fail("attention: head width ", shape.head_dim, " is out of range, even and at least 2");
   const Index width = shape.heads * shape.head_dim;
   if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
-    detail::fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows,
-                 " x ", task.out.width, "], both must be [rows x ", width, "]");
+    fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows, " x ",
+         task.out.width, "], both must be [rows x ", width, "]");
   if (std::ssize(task.key_limits) != task.queries.rows)
-    detail::fail("attention: ", task.key_limits.size(), " key limits for ", task.queries.rows, " rows");
+    fail("attention: ", task.key_limits.size(), " key limits for ", task.queries.rows, " rows");
   Position least = 1;
   for (const Position limit : task.key_limits) {
     if (limit < least || limit > std::ssize(task.keys))
-      detail::fail("attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
+      fail("attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
     least = limit;
   }
-  if (threads < 1) detail::fail("attention: threads ", threads, " is out of range, at least 1");
+  if (threads < 1) fail("attention: threads ", threads, " is out of range, at least 1");
 }
 
 }  // namespace
@@ -580,4 +580,4 @@ template void attention(const AttentionShape&, RowsView<const float>, const KeyV
 template void attention(const AttentionShape&, RowsView<const Eigen::bfloat16>, const KeyValues<Eigen::bfloat16>&,
                         Positions, Positions, RowsView<Eigen::bfloat16>, int, AttentionWorkspace&);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

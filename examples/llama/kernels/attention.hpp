@@ -4,10 +4,9 @@
 #include <span>
 
 #include "examples/llama/kernels/attention_shape.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// K and V of one sequence in one layer. Token p's key of head h starts at `keys + p * position_stride + h *
 /// head_stride`, its value at the same offset from `values`. Strides count elements.
@@ -39,7 +38,7 @@ class AttentionWorkspace {
 /// row's result does not depend on `threads`, and on no other row but through their number: a call with at most 8 query
 /// rows per key/value head (4 with AVX, 2 with SSE) sums up in another order than one with more. Within either kind a
 /// row depends on its query and the keys it sees only, bit for bit.
-/// Throws `lazyllm::invalid_argument` when the shapes do not fit each other or a limit is out of range.
+/// Throws `std::invalid_argument` when the shapes do not fit each other or a limit is out of range.
 template <class T>
 void attention(const AttentionShape& shape, RowsView<const T> queries, const KeyValues<T>& cache, Positions keys,
                Positions key_limits, RowsView<T> out, int threads, AttentionWorkspace& workspace);
@@ -50,4 +49,4 @@ extern template void attention(const AttentionShape&, RowsView<const Eigen::bflo
                                const KeyValues<Eigen::bfloat16>&, Positions, Positions, RowsView<Eigen::bfloat16>, int,
                                AttentionWorkspace&);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

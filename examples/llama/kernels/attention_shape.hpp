@@ -1,8 +1,8 @@
 #pragma once
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Heads of an attention layer. Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
@@ -12,4 +12,4 @@ struct AttentionShape {
   float scale = 1;     ///< of the scores, usually 1 / sqrt(head_dim)
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

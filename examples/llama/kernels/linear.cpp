@@ -7,21 +7,21 @@
 
 #include "examples/llama/kernels/packed_weights.hpp"
 #include "examples/llama/kernels/rounding.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 void check_shapes(std::span<const Tensor> weights, std::span<const Tensor> biases) {
-  if (weights.empty()) detail::fail("Linear: no weights given, at least 1 needed");
+  if (weights.empty()) fail("Linear: no weights given, at least 1 needed");
   if (!biases.empty() && biases.size() != weights.size())
-    detail::fail("Linear: ", biases.size(), " biases for ", weights.size(), " weights, allowed are 0 or as many");
+    fail("Linear: ", biases.size(), " biases for ", weights.size(), " weights, allowed are 0 or as many");
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const auto& shape = weights[i].shape;
     if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1 || shape[1] != weights[0].shape[1])
-      detail::fail("Linear: weight ", i, " must be [out x in] with the same in as weight 0");
+      fail("Linear: weight ", i, " must be [out x in] with the same in as weight 0");
     if (!biases.empty() && biases[i].elements() != shape[0])
-      detail::fail("Linear: bias ", i, " has ", biases[i].elements(), " elements, its weight ", shape[0], " rows");
+      fail("Linear: bias ", i, " has ", biases[i].elements(), " elements, its weight ", shape[0], " rows");
   }
 }
 
@@ -53,7 +53,7 @@ void convert(const Tensor& tensor, Index width, T* to, int threads) {
 template <class T>
 Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biases, int threads, GemmLibrary library) {
   check_shapes(weights, biases);
-  if (threads < 1) detail::fail("Linear: threads ", threads, " is out of range, at least 1");
+  if (threads < 1) fail("Linear: threads ", threads, " is out of range, at least 1");
   in_ = weights[0].shape[1];
   for (const Tensor& weight : weights) out_ += weight.shape[0];
 
@@ -85,20 +85,19 @@ Linear<T>::~Linear() = default;
 template <class T>
 void Linear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Index y_stride) const {
   if (x.width != in_ || y_width != out_ || x.rows != y_rows)
-    detail::fail("Linear: x [", x.rows, " x ", x.width, "] and y [", y_rows, " x ", y_width, "], allowed are [rows x ",
-                 in_, "] and [rows x ", out_, "]");
+    fail("Linear: x [", x.rows, " x ", x.width, "] and y [", y_rows, " x ", y_width, "], allowed are [rows x ", in_,
+         "] and [rows x ", out_, "]");
   if (x.rows > 1 && (x.stride != x.width || y_stride != y_width))
-    detail::fail("Linear: row strides ", x.stride, " of x and ", y_stride, " of y must be the widths ", in_, " and ",
-                 out_);
+    fail("Linear: row strides ", x.stride, " of x and ", y_stride, " of y must be the widths ", in_, " and ", out_);
 }
 
 template <class T>
 void Linear<T>::multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
-  if (threads < 1) detail::fail("Linear: threads ", threads, " is out of range, at least 1");
+  if (threads < 1) fail("Linear: threads ", threads, " is out of range, at least 1");
   if (x.rows > 0) weights_->multiply(x.data, x.rows, y, y_is_float, accumulate, threads);
 }
 
 template class Linear<float>;
 template class Linear<Eigen::bfloat16>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

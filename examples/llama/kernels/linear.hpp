@@ -6,10 +6,9 @@
 #include <span>
 
 #include "examples/llama/checkpoint/tensor.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Which library multiplies matrices.
 enum class GemmLibrary {
@@ -27,7 +26,7 @@ class Linear {
  public:
   /// Stacks `weights`, each `[out_i x in]`, on the out dimension: the output is theirs side by side. Needs as much
   /// memory again while it packs; the tensors are not used afterwards. `biases` is empty, or one `[out_i]` per weight.
-  /// Throws `lazyllm::invalid_argument` when the shapes do not fit each other.
+  /// Throws `std::invalid_argument` when the shapes do not fit each other.
   explicit Linear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
                   GemmLibrary library = GemmLibrary::automatic);
 
@@ -40,7 +39,7 @@ class Linear {
   GemmLibrary library() const { return library_; }  ///< `eigen`, or `automatic` for oneDNN
 
   /// y = x W^T + bias. `y` holds T, or float to spare logits the rounding. Any number of rows, 0 included.
-  /// Throws `lazyllm::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, both without gaps between rows.
+  /// Throws `std::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, both without gaps between rows.
   template <class Y>
   requires std::same_as<Y, T> || std::same_as<Y, float>
   void apply(RowsView<const T> x, RowsView<Y> y, int threads) const {
@@ -67,4 +66,4 @@ class Linear {
 extern template class Linear<float>;
 extern template class Linear<Eigen::bfloat16>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 #include "examples/llama/kernels/packed_weights.hpp"
 #include "examples/llama/kernels/rounding.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using MatrixF = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -88,4 +88,4 @@ std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights) 
 template std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<float>);
 template std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<Eigen::bfloat16>);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

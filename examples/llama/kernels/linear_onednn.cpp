@@ -11,7 +11,7 @@
 
 #include "examples/llama/kernels/packed_weights.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using Type = dnnl::memory::data_type;
@@ -151,4 +151,4 @@ std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& w
 template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<float>&, int);
 template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<Eigen::bfloat16>&, int);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Weights in the layout that a GEMM library likes best. All matrices are row-major without gaps.
 class PackedWeights {
@@ -36,4 +36,4 @@ std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& w
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,9 +6,9 @@
 #include <variant>
 
 #include "examples/llama/kernels/rounding.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Below this many elements starting the threads costs more than the work.
@@ -31,7 +31,7 @@ void for_blocks(Index width, const Body& body) {
 }
 
 void check(const char* what, bool fits) {
-  if (!fits) detail::fail(what, ": the shapes of the arguments do not fit each other");
+  if (!fits) fail(what, ": the shapes of the arguments do not fit each other");
 }
 
 double scaled(double frequency, const NoRopeScaling&) { return frequency; }
@@ -79,7 +79,7 @@ void rms_norm(RowsView<const T> x, std::span<const float> weight, float epsilon,
 RotaryTable::RotaryTable(Index head_dim, double theta, const RopeScaling& scaling, bool interleaved)
     : interleaved_(interleaved) {
   if (head_dim < 2 || head_dim % 2 != 0)
-    detail::fail("RotaryTable: head width ", head_dim, " is out of range, even and at least 2");
+    fail("RotaryTable: head width ", head_dim, " is out of range, even and at least 2");
   for (Index i = 0; i < head_dim; i += 2) {
     const double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(head_dim));
     frequencies_.push_back(std::visit([&](const auto& kind) { return scaled(frequency, kind); }, scaling));
@@ -107,7 +107,7 @@ void rotate(RowsView<T> rows, Positions positions, const RotaryTable& table, int
   check("rotate", rows.rows == std::ssize(positions) && rows.width % width == 0);
   for (const Position position : positions) {
     if (position < 0 || position >= table.positions())
-      detail::fail("rotate: position ", position, " is out of range 0 to ", table.positions() - 1);
+      fail("rotate: position ", position, " is out of range 0 to ", table.positions() - 1);
   }
   for_rows(rows.rows, rows.width, threads, [&](Index i) {
     const Index position = positions[static_cast<std::size_t>(i)];
@@ -141,7 +141,7 @@ void embed(const Tensor& table, std::span<const std::int32_t> tokens, RowsView<T
   check("embed", table.shape.size() == 2 && out.rows == std::ssize(tokens) && out.width == table.shape[1]);
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= table.shape[0])
-      detail::fail("embed: token ", token, " is out of range 0 to ", table.shape[0] - 1);
+      fail("embed: token ", token, " is out of range 0 to ", table.shape[0] - 1);
   }
   for_rows(out.rows, out.width, threads, [&](Index i) {
     const Index first = tokens[static_cast<std::size_t>(i)] * out.width;
@@ -162,4 +162,4 @@ LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(Eigen::bfloat16)
 #undef LAZYLLM_INSTANTIATE
 
-}  // namespace lazyllm::llama
+}  // namespace llama

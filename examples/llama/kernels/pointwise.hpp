@@ -6,12 +6,11 @@
 
 #include "examples/llama/checkpoint/tensor.hpp"
 #include "examples/llama/kernels/rotary_table.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "examples/llama/library.hpp"
 
 /// The small operations of a layer. Each treats every row alone, in float, and rounds its result to T once; `T` is
-/// `float` or `Eigen::bfloat16`. All throw `lazyllm::invalid_argument` when shapes do not fit each other.
-namespace lazyllm::llama {
+/// `float` or `Eigen::bfloat16`. All throw `std::invalid_argument` when shapes do not fit each other.
+namespace llama {
 
 /// out = weight * x / sqrt(mean(x^2) + epsilon) for each row. `weight` `[width]`; `out` may be `x`.
 template <class T>
@@ -27,8 +26,8 @@ template <class T>
 void swiglu(RowsView<const T> gate_up, RowsView<T> out, int threads);
 
 /// Row i of `out` `[tokens x width]` is row `tokens[i]` of `table` `[vocab x width]`, any element type.
-/// Throws `lazyllm::invalid_argument` for a token outside 0 .. vocab - 1; `out` is then unchanged.
+/// Throws `std::invalid_argument` for a token outside 0 .. vocab - 1; `out` is then unchanged.
 template <class T>
 void embed(const Tensor& table, std::span<const std::int32_t> tokens, RowsView<T> out, int threads);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

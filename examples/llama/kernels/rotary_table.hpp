@@ -2,10 +2,10 @@
 
 #include <vector>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/model_config.hpp"
-#include "lazyllm/core/positions.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Cosines and sines of the rotary angles, computed once for each position.
 class RotaryTable {
@@ -30,4 +30,4 @@ class RotaryTable {
   bool interleaved_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
 /// Conversions between float and bfloat16 without branches, so that compilers vectorise loops over them: ten times as
 /// fast as Eigen 3.4's casts.
-namespace lazyllm::llama {
+namespace llama {
 
 inline float widen(float value) { return value; }
 inline float widen(Eigen::bfloat16 value) { return std::bit_cast<float>(std::uint32_t{value.value} << 16); }
@@ -38,4 +38,4 @@ void round_to(const float* from, Index count, T* to) {
   for (Index i = 0; i < count; ++i) to[i] = round_to<T>(from[i]);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

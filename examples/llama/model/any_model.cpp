@@ -1,13 +1,13 @@
 #include "examples/llama/model/any_model.hpp"
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/held_model.hpp"
-#include "lazyllm/error.hpp"
 #ifdef LAZYLLM_HAS_CUDA
 #include "examples/llama/model/cuda/cuda_model.hpp"
 #endif
 
-namespace lazyllm::llama {
+namespace llama {
 
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement) {
@@ -16,13 +16,13 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
 #ifdef LAZYLLM_HAS_CUDA
     return open_cuda_model(config, weights, dtype);
 #else
-    detail::fail("--device cuda: this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
+    fail("--device cuda: this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
 #endif
   }
-  if (device != "cpu") detail::fail("--device ", device, " is not one of cpu and cuda");
+  if (device != "cpu") fail("--device ", device, " is not one of cpu and cuda");
   if (dtype == "f32") return std::make_unique<HeldModel<float, CpuDevice>>(config, weights, threads);
   if (dtype == "bf16") return std::make_unique<HeldModel<Eigen::bfloat16, CpuDevice>>(config, weights, threads);
-  detail::fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
+  fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,19 +6,15 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/kv_cache.hpp"
 #include "examples/llama/model/layer_observer.hpp"
 #include "examples/llama/model/weight_source.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/core/sequence.hpp"
-#include "lazyllm/core/stats.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
 
 /// \file
 /// The host for programs that do not know at compile time where a model runs and with which element type.
-namespace lazyllm::llama {
+namespace llama {
 
 /// A `DenseDecoder` or `LazyDecoder` of any device and type; their members say more. Refers to its model.
 class AnyDecoder {
@@ -34,9 +30,9 @@ class AnyDecoder {
   virtual Index kv_bytes() const = 0;
 
   /// Of the last step; empty for a dense decoder.
-  virtual StepStats stats() const = 0;
+  virtual lazyllm::StepStats stats() const = 0;
   /// How many layers hold K/V of each token of a sequence; empty for a dense decoder, where all do.
-  virtual std::span<const Depth> depths(Index s = 0) const = 0;
+  virtual std::span<const lazyllm::Depth> depths(Index s = 0) const = 0;
   /// Share of the (token, layer) pairs of a sequence's first `tokens` tokens that have been computed, in percent.
   virtual double computed_percent(Index tokens, Index s = 0) const = 0;
 };
@@ -44,12 +40,12 @@ class AnyDecoder {
 /// A `Model` of any device and type.
 class AnyModel {
  public:
-  using Pruner = TokenPruner<AnyPolicy>;
+  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
   virtual ~AnyModel() = default;
 
   virtual const ModelConfig& config() const = 0;
-  /// Both throw `lazyllm::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
+  /// Both throw `std::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
   /// without device memory.
   virtual std::unique_ptr<AnyDecoder> dense(const KvRoom& room) const = 0;
   /// `pruners` are one for each sequence.
@@ -68,10 +64,10 @@ struct Placement {
   int threads = 1;             ///< on the CPU
 };
 
-/// Loads a model. Throws `lazyllm::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
+/// Loads a model. Throws `std::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
 /// a build without CUDA, `lazyllm::cuda_error` without a CUDA device or enough of its memory, and what `weights`
 /// throws.
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,13 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/kv_cache.hpp"
 #include "examples/llama/model/model.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/importance/queries.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What the blocks of all layers share: the weights, the attention with the caches of the sequences, and buffers.
 template <class T, class Device = CpuDevice>
@@ -48,7 +46,7 @@ struct Shared {
   }
 
   /// The last of the `rows` of each sequence, without gaps: a view where they lie like this, else copied to `buffer`.
-  RowsView<T> last_rows(Context& context, const LayerPlan& plan, RowsView<T> rows, Buffer& buffer) {
+  RowsView<T> last_rows(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> rows, Buffer& buffer) {
     const Index sequences = plan.sequences();
     if (lie_together(plan)) return rows.subrows(rows.rows - sequences, sequences);
     list_last_rows(plan);
@@ -59,7 +57,7 @@ struct Shared {
   }
 
   /// Copies what `last_rows` has copied back.
-  void put_back(Context& context, const LayerPlan& plan, RowsView<T> last, RowsView<T> rows) {
+  void put_back(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> last, RowsView<T> rows) {
     if (lie_together(plan)) return;
     list_last_rows(plan);
     copy_rows(context, RowsView<const T>(last), std::span<const Index>(indices), rows,
@@ -71,9 +69,11 @@ struct Shared {
     operations += 2.0 * static_cast<double>(rows) * static_cast<double>(linear.in() * linear.out());
   }
 
-  static bool lie_together(const LayerPlan& plan) { return plan.sequences() == 1 || plan.rows() == plan.sequences(); }
+  static bool lie_together(const lazyllm::LayerPlan& plan) {
+    return plan.sequences() == 1 || plan.rows() == plan.sequences();
+  }
 
-  void list_last_rows(const LayerPlan& plan) {
+  void list_last_rows(const lazyllm::LayerPlan& plan) {
     const auto ends = plan.row_indptr().subspan(1);
     last_indices.assign(ends.begin(), ends.end());
     for (Index& row : last_indices) --row;
@@ -90,12 +90,12 @@ class AttentionBlock {
 
   AttentionBlock(Shared<T, Device>* shared, Index layer) : shared_(shared), layer_(layer) {}
 
-  void attend(Context& context, const LayerPlan& plan, RowsView<T> hidden) {
+  void attend(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
     const ModelConfig& config = shared_->model->config();
     const auto& weights = shared_->model->layer(layer_);
     const Index query_width = config.heads * config.head_dim;
 
-    const RowsView<T> normed = shared_->take(context, shared_->normed, plan.rows(), config.width);
+    const RowsView<T> normed = shared_->take(context, shared_->normed, plan.rows(), config.hidden_size);
     Device::rms_norm(context, RowsView<const T>(hidden), weights.attention_norm,
                      static_cast<float>(config.norm_epsilon), normed);
     const RowsView<T> key_values =
@@ -119,15 +119,15 @@ class AttentionBlock {
     }
   }
 
-  QueryRows<T> queries(const LayerPlan&) const {
+  lazyllm::QueryRows<T> queries(const lazyllm::LayerPlan&) const {
     const ModelConfig& config = shared_->model->config();
     return {queries_.data, queries_.stride, config.head_dim, config.heads, config.head_dim, attention_scale(config)};
   }
 
-  auto keys(const LayerPlan&, Index s) const { return shared_->attention.keys(s, layer_); }
+  auto keys(const lazyllm::LayerPlan&, Index s) const { return shared_->attention.keys(s, layer_); }
 
  private:
-  void count_attention(const LayerPlan& plan, Index query_width) {
+  void count_attention(const lazyllm::LayerPlan& plan, Index query_width) {
     double visible = 0;
     if (plan.last_rows_only()) {
       visible = static_cast<double>(std::ssize(plan.keys()));
@@ -156,7 +156,7 @@ class FeedForwardBlock {
     for (Index first = 0; first < hidden.rows; first += Device::feed_forward_rows) {
       const Index rows = std::min(Device::feed_forward_rows, hidden.rows - first);
       const RowsView<T> part = hidden.subrows(first, rows);
-      const RowsView<T> normed = shared_->take(context, shared_->normed, rows, config.width);
+      const RowsView<T> normed = shared_->take(context, shared_->normed, rows, config.hidden_size);
       const RowsView<T> gate_up = shared_->take(context, shared_->gate_up, rows, 2 * config.intermediate_size);
       const RowsView<T> gated = shared_->take(context, shared_->gated, rows, config.intermediate_size);
       Device::rms_norm(context, RowsView<const T>(part), weights.feed_forward_norm,
@@ -172,4 +172,4 @@ class FeedForwardBlock {
   Index layer_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

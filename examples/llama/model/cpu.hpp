@@ -10,23 +10,23 @@
 #include "examples/llama/kernels/attention.hpp"
 #include "examples/llama/kernels/linear.hpp"
 #include "examples/llama/kernels/pointwise.hpp"
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/kv_cache.hpp"
 #include "examples/llama/model/model.hpp"
-#include "lazyllm/lazyllm.hpp"
 
 /// \file
 /// The host on the CPU: models and decoders without a second template argument are these.
-namespace lazyllm::llama {
+namespace llama {
 
 /// Attention of a batch with one cache for each sequence.
 template <class T>
 class CpuAttention {
  public:
-  CpuAttention(cpu::Context&, const ModelConfig& config, const KvRoom& room)
+  CpuAttention(lazyllm::cpu::Context&, const ModelConfig& config, const KvRoom& room)
       : shape_{config.heads, config.kv_heads, config.head_dim, attention_scale(config)},
         rotary_(config.head_dim, config.rope_theta, config.rope_scaling, config.rope_interleaved) {
-    if (room.page_size != 0) detail::fail("K/V pages of ", room.page_size, " tokens: on the CPU there are no pages");
+    if (room.page_size != 0) fail("K/V pages of ", room.page_size, " tokens: on the CPU there are no pages");
     rotary_.reserve(room.capacity);
     for (Index s = 0; s < room.sequences; ++s) {
       caches_.emplace_back(config.layers, config.kv_heads, config.head_dim, room.capacity);
@@ -35,13 +35,13 @@ class CpuAttention {
 
   /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_dim]` and copies keys and values to their
   /// positions in the caches.
-  void store(cpu::Context& context, const LayerPlan& plan, Index layer, RowsView<T> key_values) {
+  void store(lazyllm::cpu::Context& context, const lazyllm::LayerPlan& plan, Index layer, RowsView<T> key_values) {
     const Index width = shape_.head_dim;
     const Index kv_width = shape_.kv_heads * width;
     rotate(RowsView<T>(key_values.data, key_values.rows, kv_width, key_values.stride), plan.positions(), rotary_,
            context.threads());
     for (Index s = 0; s < plan.sequences(); ++s) {
-      const SequencePlan part = plan.sequence(s);
+      const lazyllm::SequencePlan part = plan.sequence(s);
       auto& cache = caches_[static_cast<std::size_t>(s)];
       context.for_chunks(std::ssize(part.positions), 64, [&](Index first, Index last) {
         for (Index r = first; r < last; ++r) {
@@ -58,9 +58,10 @@ class CpuAttention {
 
   /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan or,
   /// where `plan.last_rows_only()`, for each sequence.
-  void attend(cpu::Context& context, const LayerPlan& plan, Index layer, RowsView<T> queries, RowsView<T> mixed) {
+  void attend(lazyllm::cpu::Context& context, const lazyllm::LayerPlan& plan, Index layer, RowsView<T> queries,
+              RowsView<T> mixed) {
     for (Index s = 0; s < plan.sequences(); ++s) {
-      const SequencePlan part = plan.sequence(s);
+      const lazyllm::SequencePlan part = plan.sequence(s);
       auto& cache = caches_[static_cast<std::size_t>(s)];
       const Index rows = plan.last_rows_only() ? 1 : std::ssize(part.positions);
       const Index first = plan.last_rows_only() ? s : part.first_row;
@@ -73,7 +74,9 @@ class CpuAttention {
     }
   }
 
-  ContiguousKeys<T> keys(Index s, Index layer) const { return caches_[static_cast<std::size_t>(s)].keys(layer); }
+  lazyllm::ContiguousKeys<T> keys(Index s, Index layer) const {
+    return caches_[static_cast<std::size_t>(s)].keys(layer);
+  }
 
   /// Of all caches.
   Index kv_bytes() const { return caches_.front().bytes() * std::ssize(caches_); }
@@ -87,12 +90,12 @@ class CpuAttention {
 
 /// The CPU backend with Eigen or oneDNN. `T` is `float` or `Eigen::bfloat16`.
 struct CpuDevice {
-  using Context = cpu::Context;
+  using Context = lazyllm::cpu::Context;
   using Execution = int;  ///< number of threads
   using Vector = std::vector<float>;
 
   template <class T>
-  using Sequence = cpu::Sequence<T, cpu::PooledStorage>;
+  using Sequence = lazyllm::cpu::Sequence<T, lazyllm::cpu::PooledStorage>;
   template <class T>
   using Linear = llama::Linear<T>;
   template <class T>
@@ -166,4 +169,4 @@ struct CpuDevice {
 extern template class Model<float>;
 extern template class Model<Eigen::bfloat16>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

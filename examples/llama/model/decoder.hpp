@@ -5,17 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/blocks.hpp"
 #include "examples/llama/model/kv_cache.hpp"
 #include "examples/llama/model/layer_observer.hpp"
 #include "examples/llama/model/model.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/layer/lazy_decoder_layer.hpp"
-#include "lazyllm/layer/step.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What both decoders have: the caches of one or more sequences and the buffers that a forward pass needs.
 template <class T, class Device = CpuDevice>
@@ -42,7 +39,7 @@ class DecoderState {
   template <class History>
   void start(std::span<const Tokens> tokens, const History& history) {
     if (std::ssize(tokens) != room_.sequences) {
-      detail::fail("a step of ", tokens.size(), " sequences, the decoder has ", room_.sequences);
+      fail("a step of ", tokens.size(), " sequences, the decoder has ", room_.sequences);
     }
     tokens_.clear();
     for (Index s = 0; s < room_.sequences; ++s) {
@@ -50,21 +47,21 @@ class DecoderState {
       const Index length = history(s) + std::ssize(own);
       check_length(model_->config(), length);
       if (length > room_.capacity) {
-        detail::fail("a sequence of ", length, " tokens is out of range 1 to ", room_.capacity,
-                     ", the capacity of the KV cache");
+        fail("a sequence of ", length, " tokens is out of range 1 to ", room_.capacity,
+             ", the capacity of the KV cache");
       }
       model_->check(own);
       tokens_.insert(tokens_.end(), own.begin(), own.end());
     }
   }
 
-  void observe(const LayerPlan& plan) const {
+  void observe(const lazyllm::LayerPlan& plan) const {
     if (observer_) observer_(plan);
   }
 
-  /// `last` `[sequences x width]` to logits in host memory.
+  /// `last` `[sequences x hidden_size]` to logits in host memory.
   RowsView<const float> logits(RowsView<const T> last) {
-    const RowsView<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().width);
+    const RowsView<T> normed = shared_.take(context_, shared_.normed, room_.sequences, model_->config().hidden_size);
     model_->logits(context_, last, normed, logits_.rows());
     return Device::download(context_, logits_.rows());
   }
@@ -91,23 +88,23 @@ class DenseDecoder : public DecoderState<T, Device> {
       : DecoderState<T, Device>(model, room, execution), lengths_(static_cast<std::size_t>(room.sequences), 0) {}
 
   /// Runs the next tokens of the one sequence and returns the logits of the last one, `[vocab]`, valid until the next
-  /// step. Throws `lazyllm::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in
+  /// step. Throws `std::invalid_argument`, and changes nothing, if the sequence gets too long or a token is not in
   /// the vocabulary, `lazyllm::cuda_error` without device memory; the sequence is then as before the step.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
   /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`. Throws
-  /// `lazyllm::invalid_argument`, too, unless there is one list of tokens for each sequence.
+  /// `std::invalid_argument`, too, unless there is one list of tokens for each sequence.
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     const ModelConfig& config = this->model_->config();
     extents_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
     plan_.start(extents_);
-    const RowsView<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.width);
+    const RowsView<T> hidden = this->shared_.take(this->context_, hidden_, plan_.row_count(), config.hidden_size);
     this->model_->embed(this->context_, this->tokens_, hidden);
     RowsView<T> rest = hidden;
     for (Index layer = 0; layer < config.layers; ++layer) {
-      const LayerPlan plan = plan_.layer(layer, config.layers);
+      const lazyllm::LayerPlan plan = plan_.layer(layer, config.layers);
       this->observe(plan);
       AttentionBlock<T, Device>{&this->shared_, layer}.attend(this->context_, plan, hidden);
       if (plan.last_rows_only())
@@ -126,8 +123,8 @@ class DenseDecoder : public DecoderState<T, Device> {
 
  private:
   std::vector<Index> lengths_;
-  std::vector<PlanBuffers::Extent> extents_;
-  PlanBuffers plan_;
+  std::vector<lazyllm::PlanBuffers::Extent> extents_;
+  lazyllm::PlanBuffers plan_;
   typename Device::Context::template Buffer<T> hidden_;
 };
 
@@ -136,7 +133,7 @@ template <class T, class Device = CpuDevice>
 class LazyDecoder : public DecoderState<T, Device> {
  public:
   using Sequence = typename Device::template Sequence<T>;
-  using Pruner = TokenPruner<AnyPolicy>;
+  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
   /// `pruner` is that of all sequences. Throws `lazyllm::cuda_error` without device memory.
   LazyDecoder(const Model<T, Device>& model, const KvRoom& room, typename Device::Execution execution, Pruner pruner)
@@ -148,10 +145,10 @@ class LazyDecoder : public DecoderState<T, Device> {
               std::vector<Pruner> pruners)
       : DecoderState<T, Device>(model, room, execution), pruners_(std::move(pruners)) {
     if (std::ssize(pruners_) != room.sequences) {
-      detail::fail(pruners_.size(), " pruners for ", room.sequences, " sequences");
+      fail(pruners_.size(), " pruners for ", room.sequences, " sequences");
     }
     const ModelConfig& config = model.config();
-    for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.width);
+    for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.hidden_size);
     for (Index layer = 0; layer < config.layers; ++layer) {
       layers_.emplace_back(AttentionBlock<T, Device>{&this->shared_, layer},
                            FeedForwardBlock<T, Device>{&this->shared_, layer});
@@ -185,7 +182,7 @@ class LazyDecoder : public DecoderState<T, Device> {
 
   Index length(Index s = 0) const { return sequence(s).length(); }
   const Sequence& sequence(Index s = 0) const { return sequences_[static_cast<std::size_t>(s)]; }
-  const StepStats& stats() const { return step_.stats(); }  ///< of the last step, all sequences together
+  const lazyllm::StepStats& stats() const { return step_.stats(); }  ///< of the last step, all sequences together
 
   /// Forgets all sequences.
   void clear() {
@@ -193,13 +190,13 @@ class LazyDecoder : public DecoderState<T, Device> {
   }
 
  private:
-  using LayerStep = Step<Sequence, Pruner>;
+  using LayerStep = lazyllm::Step<Sequence, Pruner>;
 
   std::vector<Pruner> pruners_;
   std::vector<Sequence> sequences_;
-  std::vector<LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
+  std::vector<lazyllm::LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
   std::vector<typename LayerStep::Entry> entries_;
   LayerStep step_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -10,7 +10,7 @@
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/model.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A decoder behind the interface.
 template <class Decoder>
@@ -27,7 +27,7 @@ class HeldDecoder final : public AnyDecoder {
   double operations() const override { return decoder_.operations(); }
   Index kv_bytes() const override { return decoder_.kv_bytes(); }
 
-  StepStats stats() const override {
+  lazyllm::StepStats stats() const override {
     if constexpr (is_lazy) {
       return decoder_.stats();
     } else {
@@ -35,7 +35,7 @@ class HeldDecoder final : public AnyDecoder {
     }
   }
 
-  std::span<const Depth> depths([[maybe_unused]] Index s) const override {
+  std::span<const lazyllm::Depth> depths([[maybe_unused]] Index s) const override {
     if constexpr (is_lazy) {
       return decoder_.sequence(s).depths();
     } else {
@@ -83,4 +83,4 @@ class HeldModel final : public AnyModel {
   Model<T, Device> model_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

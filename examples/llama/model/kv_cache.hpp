@@ -2,20 +2,18 @@
 
 #include <memory>
 
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/error.hpp"
-#include "lazyllm/kv/contiguous_keys.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What the caches of a decoder have room for. Made from a number of tokens where one sequence is all.
 struct KvRoom {
-  /// Throws `lazyllm::invalid_argument` unless there is room for a sequence of a token.
+  /// Throws `std::invalid_argument` unless there is room for a sequence of a token.
   KvRoom(Index capacity_, Index sequences_ = 1, Index page_size_ = 0)
       : capacity(capacity_), sequences(sequences_), page_size(page_size_) {
-    if (capacity < 1) detail::fail("a KV cache for ", capacity, " tokens, at least 1 is needed");
-    if (sequences < 1) detail::fail("KV caches for ", sequences, " sequences, at least 1 is needed");
-    if (page_size < 0) detail::fail("KV pages of ", page_size, " tokens, at least 0 is needed");
+    if (capacity < 1) fail("a KV cache for ", capacity, " tokens, at least 1 is needed");
+    if (sequences < 1) fail("KV caches for ", sequences, " sequences, at least 1 is needed");
+    if (page_size < 0) fail("KV pages of ", page_size, " tokens, at least 0 is needed");
   }
 
   Index capacity;   ///< tokens of each sequence
@@ -40,7 +38,7 @@ class KvCache {
   T* value(Index layer, Position position, Index head) { return values_.get() + offset(layer, position, head); }
 
   /// The keys of a layer as the library's scoring reads them.
-  ContiguousKeys<T> keys(Index layer) const {
+  lazyllm::ContiguousKeys<T> keys(Index layer) const {
     return {keys_.get() + layer * layer_size_, head_dim_, capacity_ * head_dim_, kv_heads_};
   }
 
@@ -64,4 +62,4 @@ class KvCache {
   std::unique_ptr<T[]> values_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,11 +2,11 @@
 
 #include <functional>
 
-#include "lazyllm/core/layer_plan.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Called before each layer runs, with its plan.
-using LayerObserver = std::function<void(const LayerPlan&)>;
+using LayerObserver = std::function<void(const lazyllm::LayerPlan&)>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

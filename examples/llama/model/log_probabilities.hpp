@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/cpu.hpp"
-#include "lazyllm/lazyllm.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// How likely a model finds each token of a text.
 struct TokenLogProbabilities {
@@ -17,7 +17,7 @@ struct TokenLogProbabilities {
 };
 
 /// Runs `tokens` through the model. The logits are never all in memory: `[64 x vocab]` at a time.
-/// Throws `lazyllm::invalid_argument` if there is no token, one outside the vocabulary, or more than the model's
+/// Throws `std::invalid_argument` if there is no token, one outside the vocabulary, or more than the model's
 /// context.
 template <class T>
 TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens tokens, int threads) {
@@ -25,12 +25,12 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens toke
   const Index count = std::ssize(tokens);
   model.check(tokens);
   check_length(config, count);
-  cpu::Context context(threads);
+  lazyllm::cpu::Context context(threads);
   Shared<T> shared(context, model, count);
-  PlanBuffers plan;
+  lazyllm::PlanBuffers plan;
   plan.start(0, count);
-  cpu::Context::Buffer<T> buffer;
-  const RowsView<T> hidden = shared.take(context, buffer, count, config.width);
+  lazyllm::cpu::Context::Buffer<T> buffer;
+  const RowsView<T> hidden = shared.take(context, buffer, count, config.hidden_size);
   model.embed(context, tokens, hidden);
   for (Index layer = 0; layer < config.layers; ++layer) {
     // Planned as if one more layer came after: of the last one, too, every row is needed.
@@ -45,7 +45,8 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens toke
   for (Index first = 0; first < predictions; first += chunk) {
     const Index rows = std::min(chunk, predictions - first);
     const RowsView<float> part(logits.data(), rows, config.vocab);
-    model.logits(context, hidden.subrows(first, rows), shared.take(context, shared.normed, rows, config.width), part);
+    model.logits(context, hidden.subrows(first, rows), shared.take(context, shared.normed, rows, config.hidden_size),
+                 part);
     context.for_chunks(rows, 1, [&](Index row, Index) {
       const std::span<const float> logit(part.row(row), static_cast<std::size_t>(config.vocab));
       const float highest = *std::ranges::max_element(logit);
@@ -55,8 +56,8 @@ TokenLogProbabilities token_log_probabilities(const Model<T>& model, Tokens toke
       result.values[next] = logit[static_cast<std::size_t>(tokens[next])] - highest - static_cast<float>(std::log(sum));
     });
   }
-  result.operations += 2.0 * static_cast<double>(predictions) * static_cast<double>(config.width * config.vocab);
+  result.operations += 2.0 * static_cast<double>(predictions) * static_cast<double>(config.hidden_size * config.vocab);
   return result;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,9 +2,9 @@
 
 #include "examples/llama/model/cpu.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 template class Model<float>;
 template class Model<Eigen::bfloat16>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

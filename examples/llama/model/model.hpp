@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/weight_source.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 struct CpuDevice;
 
@@ -32,13 +31,13 @@ class Model {
   using Linear = typename Device::template Linear<T>;
 
   struct Layer {
-    Vector attention_norm;  // [width]
-    Linear query;           // [heads * head_dim x width]
+    Vector attention_norm;  // [hidden_size]
+    Linear query;           // [heads * head_dim x hidden_size]
     Linear key_value;       // keys of all KV heads, then values
-    Linear output;          // [width x heads * head_dim]
+    Linear output;          // [hidden_size x heads * head_dim]
     Vector feed_forward_norm;
-    Linear gate_up;  // [2 * intermediate_size x width]
-    Linear down;     // [width x intermediate_size]
+    Linear gate_up;  // [2 * intermediate_size x hidden_size]
+    Linear down;     // [hidden_size x intermediate_size]
   };
 
   /// `execution` says what loads the weights: a number of threads on the CPU, a stream on a CUDA device, which must
@@ -53,21 +52,21 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const Layer& layer(Index i) const { return layers_[static_cast<std::size_t>(i)]; }
 
-  /// Throws `lazyllm::invalid_argument` if there is no token, or one outside the vocabulary.
+  /// Throws `std::invalid_argument` if there is no token, or one outside the vocabulary.
   void check(Tokens tokens) const {
-    if (tokens.empty()) detail::fail("a step has 0 tokens, at least 1 is needed");
+    if (tokens.empty()) fail("a step has 0 tokens, at least 1 is needed");
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (tokens[i] < 0 || tokens[i] >= config().vocab) {
-        detail::fail("token ", tokens[i], " at place ", i, " of the step is out of range 0 to ", config().vocab - 1);
+        fail("token ", tokens[i], " at place ", i, " of the step is out of range 0 to ", config().vocab - 1);
       }
     }
   }
 
-  /// The embeddings of `tokens`, which have been checked, into `rows` `[tokens x width]`.
+  /// The embeddings of `tokens`, which have been checked, into `rows` `[tokens x hidden_size]`.
   void embed(Context& context, Tokens tokens, RowsView<T> rows) const { Device::embed(context, table_, tokens, rows); }
 
-  /// Final norm and classifier: `hidden` `[rows x width]` to `logits` `[rows x vocab]`. `normed` is scratch, `[rows x
-  /// width]`.
+  /// Final norm and classifier: `hidden` `[rows x hidden_size]` to `logits` `[rows x vocab]`. `normed` is scratch,
+  /// `[rows x hidden_size]`.
   void logits(Context& context, RowsView<const T> hidden, RowsView<T> normed, RowsView<float> logits) const {
     Device::rms_norm(context, hidden, norm_, static_cast<float>(config().norm_epsilon), normed);
     Device::apply(context, classifier_, RowsView<const T>(normed), logits);
@@ -79,11 +78,12 @@ class Model {
 
   Model(ModelConfig config, const WeightSource& source, Loader loader)
       : config_(std::move(config)),
-        table_(loader.table(source, "model.embed_tokens.weight", {config_.vocab, config_.width})),
-        norm_(loader.vector(source("model.norm.weight", {config_.width}))),
-        classifier_(config_.tied_embeddings
-                        ? loader.tied(table_)
-                        : loader.linear(std::array{source("lm_head.weight", {config_.vocab, config_.width})}, {})) {
+        table_(loader.table(source, "model.embed_tokens.weight", {config_.vocab, config_.hidden_size})),
+        norm_(loader.vector(source("model.norm.weight", {config_.hidden_size}))),
+        classifier_(
+            config_.tied_embeddings
+                ? loader.tied(table_)
+                : loader.linear(std::array{source("lm_head.weight", {config_.vocab, config_.hidden_size})}, {})) {
     for (Index layer = 0; layer < config_.layers; ++layer) layers_.push_back(load_layer(source, layer, loader));
     loader.finish();
   }
@@ -101,18 +101,19 @@ class Model {
       }
       return biases;
     };
-    return {loader.vector(weight("input_layernorm.weight", {config_.width})),
-            loader.linear(std::array{weight("self_attn.q_proj.weight", {query_width, config_.width})},
+    return {loader.vector(weight("input_layernorm.weight", {config_.hidden_size})),
+            loader.linear(std::array{weight("self_attn.q_proj.weight", {query_width, config_.hidden_size})},
                           bias({"self_attn.q_proj.bias"}, query_width)),
-            loader.linear(std::array{weight("self_attn.k_proj.weight", {kv_width, config_.width}),
-                                     weight("self_attn.v_proj.weight", {kv_width, config_.width})},
+            loader.linear(std::array{weight("self_attn.k_proj.weight", {kv_width, config_.hidden_size}),
+                                     weight("self_attn.v_proj.weight", {kv_width, config_.hidden_size})},
                           bias({"self_attn.k_proj.bias", "self_attn.v_proj.bias"}, kv_width)),
-            loader.linear(std::array{weight("self_attn.o_proj.weight", {config_.width, query_width})}, {}),
-            loader.vector(weight("post_attention_layernorm.weight", {config_.width})),
-            loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.intermediate_size, config_.width}),
-                                     weight("mlp.up_proj.weight", {config_.intermediate_size, config_.width})},
+            loader.linear(std::array{weight("self_attn.o_proj.weight", {config_.hidden_size, query_width})}, {}),
+            loader.vector(weight("post_attention_layernorm.weight", {config_.hidden_size})),
+            loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.intermediate_size, config_.hidden_size}),
+                                     weight("mlp.up_proj.weight", {config_.intermediate_size, config_.hidden_size})},
                           {}),
-            loader.linear(std::array{weight("mlp.down_proj.weight", {config_.width, config_.intermediate_size})}, {})};
+            loader.linear(std::array{weight("mlp.down_proj.weight", {config_.hidden_size, config_.intermediate_size})},
+                          {})};
   }
 
   ModelConfig config_;
@@ -122,4 +123,4 @@ class Model {
   std::vector<Layer> layers_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

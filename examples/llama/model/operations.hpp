@@ -3,18 +3,18 @@
 #include <algorithm>
 
 #include "examples/llama/checkpoint/model_config.hpp"
-#include "lazyllm/policy/preset.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Floating-point operations of the prefill of `tokens` tokens as the decoders count them, dense without a preset: two
 /// for each multiply-add of linear layers and attention; embedding, classifier and scoring are left out.
-inline double prefill_operations(const ModelConfig& config, Index tokens, const Preset& preset = {}) {
-  const auto width = static_cast<double>(config.width);
+inline double prefill_operations(const ModelConfig& config, Index tokens, const lazyllm::Preset& preset = {}) {
+  const auto hidden_size = static_cast<double>(config.hidden_size);
   const auto query_width = static_cast<double>(config.heads * config.head_dim);
-  const double key_value = 4 * width * static_cast<double>(config.kv_heads * config.head_dim);
-  const double query_and_output = 4 * width * query_width;
-  const double feed_forward = 6 * width * static_cast<double>(config.intermediate_size);
+  const double key_value = 4 * hidden_size * static_cast<double>(config.kv_heads * config.head_dim);
+  const double query_and_output = 4 * hidden_size * query_width;
+  const double feed_forward = 6 * hidden_size * static_cast<double>(config.intermediate_size);
   const Index safe = std::min(tokens, preset.protect_first + preset.protect_last);
   Index active = tokens;
   double sum = 0;
@@ -26,10 +26,11 @@ inline double prefill_operations(const ModelConfig& config, Index tokens, const 
       break;
     }
     sum += rows * query_and_output + 2 * rows * (rows + 1) * query_width;
-    if (const double* keep = preset.schedule.find(layer + 1)) active = std::max(keep_count(*keep, active), safe);
+    if (const double* keep = preset.schedule.find(layer + 1))
+      active = std::max(lazyllm::keep_count(*keep, active), safe);
     sum += static_cast<double>(active) * feed_forward;  // not of the rows that are pruned here
   }
   return sum;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -4,18 +4,18 @@
 #include <cmath>
 #include <numeric>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) {
-  if (!(sampling.temperature >= 0)) detail::fail("temperature ", sampling.temperature, " is out of range, at least 0");
-  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) detail::fail("top_p ", sampling.top_p, " is out of range (0, 1]");
+  if (!(sampling.temperature >= 0)) fail("temperature ", sampling.temperature, " is out of range, at least 0");
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) fail("top_p ", sampling.top_p, " is out of range (0, 1]");
 }
 
 TokenId Sampler::draw(std::span<const float> logits) {
   const auto bad = std::ranges::find_if(logits, [](float logit) { return !std::isfinite(logit); });
-  if (bad != logits.end()) detail::fail("the logit of token ", bad - logits.begin(), " is ", *bad, ", not finite");
+  if (bad != logits.end()) fail("the logit of token ", bad - logits.begin(), " is ", *bad, ", not finite");
   const auto highest = std::ranges::max_element(logits);
   if (sampling_.temperature == 0) return static_cast<TokenId>(highest - logits.begin());
 
@@ -40,4 +40,4 @@ TokenId Sampler::draw(std::span<const float> logits) {
   return order_[count - 1];
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

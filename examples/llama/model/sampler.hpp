@@ -6,7 +6,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// How the next token is drawn from the logits.
 struct Sampling {
@@ -18,10 +18,10 @@ struct Sampling {
 /// Draws tokens; two samplers with equal settings draw the same tokens from the same logits.
 class Sampler {
  public:
-  /// Throws `lazyllm::invalid_argument` for a negative temperature or a top_p outside (0, 1].
+  /// Throws `std::invalid_argument` for a negative temperature or a top_p outside (0, 1].
   explicit Sampler(const Sampling& sampling);
 
-  /// Throws `lazyllm::invalid_argument` if a logit is not a finite number.
+  /// Throws `std::invalid_argument` if a logit is not a finite number.
   TokenId draw(std::span<const float> logits);
 
  private:
@@ -31,4 +31,4 @@ class Sampler {
   std::vector<TokenId> order_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

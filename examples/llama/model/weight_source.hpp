@@ -7,7 +7,7 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Where a model's weights come from: a weight by its Hugging Face name and its shape. The data must stay valid as long
 /// as a copy of the source lives.
@@ -20,4 +20,4 @@ inline WeightSource weights_of(const Checkpoint& checkpoint) {
   };
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

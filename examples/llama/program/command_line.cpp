@@ -14,7 +14,7 @@
 #include "examples/llama/files/printable.hpp"
 #include "examples/llama/program/console.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Without this the first file that is opened would become the standard output, and get what is printed.
@@ -79,4 +79,4 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<void()
   return status == 0 ? 1 : status;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The error's message without the library's name in front.
 inline std::string_view plain_message(const std::exception& error) {
@@ -29,7 +29,7 @@ inline std::string_view plain_message(const std::exception& error) {
 
 /// Which numbers an option takes.
 template <class Number>
-  requires std::is_arithmetic_v<Number>
+requires std::is_arithmetic_v<Number>
 struct NumberRange {
   Number least = std::numeric_limits<Number>::lowest();
   Number most = std::numeric_limits<Number>::max();
@@ -38,8 +38,8 @@ struct NumberRange {
 /// The number that is all of `text`, in decimal. Throws `CLI::ValidationError` that names `option` if it is not one of
 /// `range`: neither an empty text nor 0x10, inf and nan are.
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-Number parse_number(const std::string& option, const std::string& text, NumberRange<Number> range) {
+requires std::is_arithmetic_v<Number> Number parse_number(const std::string& option, const std::string& text,
+                                                          NumberRange<Number> range) {
   Number number{};
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
@@ -63,27 +63,26 @@ Number parse_number(const std::string& option, const std::string& text, NumberRa
 
 /// Adds an option for a number, which must outlive the parsing.
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value, const std::string& help,
-                        NumberRange<Number> range = {}) {
+requires std::is_arithmetic_v<Number> CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value,
+                                                              const std::string& help, NumberRange<Number> range = {}) {
   const auto set = [name, &value, range](const std::string& text) { value = parse_number(name, text, range); };
   return app.add_option_function<std::string>(name, set, help)->type_name("N")->default_str(fmt::format("{}", value));
 }
 
 /// Adds an option for a number that may be absent, which must outlive the parsing.
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<Number>& value, const std::string& help,
-                        NumberRange<Number> range = {}) {
+requires std::is_arithmetic_v<Number> CLI::Option* add_number(CLI::App& app, const std::string& name,
+                                                              std::optional<Number>& value, const std::string& help,
+                                                              NumberRange<Number> range = {}) {
   const auto set = [name, &value, range](const std::string& text) { value = parse_number(name, text, range); };
   return app.add_option_function<std::string>(name, set, help)->type_name("N");
 }
 
 /// Adds an option for one or more numbers, which must outlive the parsing.
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-CLI::Option* add_numbers(CLI::App& app, const std::string& name, std::vector<Number>& values, const std::string& help,
-                         NumberRange<Number> range = {}) {
+requires std::is_arithmetic_v<Number> CLI::Option* add_numbers(CLI::App& app, const std::string& name,
+                                                               std::vector<Number>& values, const std::string& help,
+                                                               NumberRange<Number> range = {}) {
   const auto set = [name, &values, range](const std::vector<std::string>& texts) {
     values.clear();
     for (const std::string& text : texts) values.push_back(parse_number(name, text, range));
@@ -109,4 +108,4 @@ CLI::Option* add_path(CLI::App& app, const std::string& name, Path& value, const
 /// could not be written. Messages go to the standard error; where it cannot be written the program goes on.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& work);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 
 #include "examples/llama/files/printable.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 void print_text(std::string_view text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -28,4 +28,4 @@ void print_message(std::string_view text) noexcept {
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -10,7 +10,7 @@
 /// What programs print. None of it throws because of a full disk or a closed pipe: on the standard error there is
 /// nobody left to tell, and what happened to the standard output `run_program` looks at in the end.
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Writes `text` to the standard output as it is, at once.
 void print_text(std::string_view text) noexcept;
@@ -37,4 +37,4 @@ void say(fmt::format_string<Parts...> format, Parts&&... parts) noexcept {
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// `1 token`, `2 tokens`: for messages, with a noun whose plural takes an s.
 template <class Number>
@@ -13,4 +13,4 @@ std::string counted(Number count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -8,7 +8,7 @@
 
 #include "examples/llama/files/input_file.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 /// Adds the bytes from `offset` on, as many as `block` holds.
@@ -51,11 +51,11 @@ std::uint64_t fingerprint_of(std::span<const std::filesystem::path> files) {
     const off_t last = status.st_size - std::ssize(block);  // where the last block begins
     for (off_t i = 0; i < blocks; ++i) {
       // The first block begins where the file does and the last one ends where it ends; up to 64 MiB none is left out.
-      add_block(fingerprint, file, path, blocks == 1 ? 0 : last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1),
-                block);
+      add_block(fingerprint, file, path,
+                blocks == 1 ? 0 : last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1), block);
     }
   }
   return fingerprint.value();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A number that tells contents apart (FNV-1a), the same on every machine.
 class Fingerprint {
@@ -23,4 +23,4 @@ class Fingerprint {
 /// samples of 64 KiB from its first byte to its last. Throws `file_error` if one cannot be read.
 std::uint64_t fingerprint_of(std::span<const std::filesystem::path> files);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/program/timing.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/core/positions.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What one step of a generation gave.
 struct GeneratedStep {
@@ -44,4 +44,4 @@ std::string generate_tokens(Decoder& decoder, Tokens prompt, Index max_tokens, T
   return text.flush();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

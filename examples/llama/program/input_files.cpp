@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <system_error>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 namespace fs = std::filesystem;
 
@@ -20,10 +20,10 @@ std::vector<fs::path> files_at(const fs::path& path, std::initializer_list<std::
     if (wanted && entry.is_regular_file()) files.push_back(entry.path());
   }
   if (files.empty()) {
-    detail::fail("the folder ", path.string(), " holds no *", fmt::format("{}", fmt::join(extensions, " or *")));
+    fail("the folder ", path.string(), " holds no *", fmt::format("{}", fmt::join(extensions, " or *")));
   }
   std::ranges::sort(files);
   return files;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// `path` itself, or, if it is a folder, the files in it with one of `extensions`, by name. Throws
-/// `lazyllm::invalid_argument` if there is none.
+/// `std::invalid_argument` if there is none.
 std::vector<std::filesystem::path> files_at(const std::filesystem::path& path,
                                             std::initializer_list<std::string_view> extensions);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

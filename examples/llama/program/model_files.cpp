@@ -8,7 +8,7 @@
 
 #include "examples/llama/files/file_error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 namespace fs = std::filesystem;
 
@@ -81,4 +81,4 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

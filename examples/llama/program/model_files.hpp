@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The files that a model at `model`, with a tokenizer at `tokenizer` unless that is empty, is read from, by name:
 /// weights, configuration and tokenizer. A path that is no folder is a file.
@@ -24,4 +24,4 @@ std::vector<NamedFile> named_files(const std::string& option, const std::vector<
 /// an empty path are none.
 void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/program/command_line.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::string> dtypes) {
   add_path(app, "--model", options.path,
@@ -28,7 +28,7 @@ void add_device_option(CLI::App& app, ModelOptions& options) {
 
 std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config) {
   if (options.tokenizer.empty() && !std::filesystem::is_directory(options.path)) {
-    detail::fail("--tokenizer is needed with the model file ", options.path);
+    fail("--tokenizer is needed with the model file ", options.path);
   }
   return open_tokenizer(options.tokenizer.empty() ? options.path : options.tokenizer, config.vocab);
 }
@@ -41,4 +41,4 @@ std::vector<TokenId> stop_tokens(const ModelConfig& config, const Tokenizer* tok
   return tokens;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

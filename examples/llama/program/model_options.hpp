@@ -12,7 +12,7 @@ namespace CLI {
 class App;
 }
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The program options that say which model runs and how, the same in every program of this host.
 struct ModelOptions {
@@ -29,7 +29,7 @@ void add_model_options(CLI::App& app, ModelOptions& options, std::vector<std::st
 /// Adds `--device`. `options` must outlive the parsing.
 void add_device_option(CLI::App& app, ModelOptions& options);
 
-/// The tokenizer of a model with `config`. Throws as `open_tokenizer`, and `lazyllm::invalid_argument` if there is no
+/// The tokenizer of a model with `config`. Throws as `open_tokenizer`, and `std::invalid_argument` if there is no
 /// place to look.
 std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config);
 
@@ -41,4 +41,4 @@ inline Index longest_sequence(const ModelConfig& config) {
   return std::min(config.context, config.sliding_window.value_or(config.context));
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

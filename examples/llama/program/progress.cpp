@@ -8,7 +8,7 @@
 #include "examples/llama/files/printable.hpp"
 #include "examples/llama/program/console.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
 
@@ -51,4 +51,4 @@ void ProgressBar::show(const std::string& label) {
   line_.show(progress_text(done_, earlier_, total_, milliseconds_since(start_) / 1000) + "  " + label);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,10 +2,10 @@
 
 #include <string>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/program/timing.hpp"
-#include "lazyllm/core/positions.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A line on the terminal that is written over and over; nothing where stderr is no terminal.
 class StatusLine {
@@ -53,4 +53,4 @@ class ProgressBar {
   Index earlier_ = 0;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -15,9 +15,8 @@
 #include "examples/llama/files/input_file.hpp"
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/program/command_line.hpp"
-#include "lazyllm/core/positions.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using Json = nlohmann::json;
@@ -46,7 +45,8 @@ Descriptor open_alone(const std::filesystem::path& path) {
     if (!file && errno == ELOOP) reject(path.string(), "is a link, not a regular file");
     if (!file && errno == EISDIR) reject(path.string(), "not a regular file");
     if (!file) fail_last_call(path, "the file cannot be written");
-    struct stat opened {}, named {};
+    struct stat opened {
+    }, named{};
     if (::fstat(file.get(), &opened) != 0) fail_last_call(path, "cannot read the file's size");
     if (!S_ISREG(opened.st_mode)) reject(path.string(), "not a regular file");
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -54,7 +54,8 @@ Descriptor open_alone(const std::filesystem::path& path) {
       fail_last_call(path, "the file cannot be locked");
     }
     // The program that had the file may have removed it in between.
-    if (::stat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev) return file;
+    if (::stat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev)
+      return file;
   }
 }
 
@@ -126,4 +127,4 @@ void ResumableLog::append(const nlohmann::ordered_json& line) {
   size_ += std::ssize(text);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -8,7 +8,7 @@
 
 #include "examples/llama/files/descriptor.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Finished work on disk, so that an interrupted program goes on where it stopped: a file of JSON lines, first the
 /// settings on which the rest depends, then one line for each piece of work as soon as it is done. One program at a
@@ -46,4 +46,4 @@ class ResumableLog {
   std::int64_t size_ = 0;  // bytes of whole lines
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

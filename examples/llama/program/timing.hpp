@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lazyllm::llama {
+namespace llama {
 
 using Clock = std::chrono::steady_clock;
 
@@ -20,4 +20,4 @@ inline double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,9 +2,9 @@
 
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The file page.html.
 std::string_view report_template();
 
-}  // namespace lazyllm::llama
+}  // namespace llama

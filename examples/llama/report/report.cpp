@@ -4,10 +4,10 @@
 #include <optional>
 #include <string_view>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/report/page.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -44,7 +44,7 @@ std::string base64(const ActiveLayers& numbers, int digits) {
   constexpr std::string_view alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
   std::string text;
   text.reserve(numbers.size() * static_cast<std::size_t>(digits));
-  for (const Depth number : numbers) {
+  for (const lazyllm::Depth number : numbers) {
     if (digits == 2) text += alphabet[static_cast<std::size_t>(number / 64)];
     text += alphabet[static_cast<std::size_t>(number % 64)];
   }
@@ -67,32 +67,31 @@ std::string script_safe(const Json& data) {
 
 void check(const Report& report) {
   if (report.layers < 1 || report.layers > 4095) {
-    detail::fail("report_page: layers ", report.layers, " is out of range 1 to 4095");
+    fail("report_page: layers ", report.layers, " is out of range 1 to 4095");
   }
-  if (report.steps.empty() || report.steps.front().empty()) detail::fail("report_page: no step, at least 1 is needed");
+  if (report.steps.empty() || report.steps.front().empty()) fail("report_page: no step, at least 1 is needed");
   const std::size_t prompt = report.steps.front().size();
   if (report.tokens.size() != prompt + report.steps.size()) {
-    detail::fail("report_page: ", report.tokens.size(), " tokens, must be ", prompt,
-                 " of the prompt and one for each of ", report.steps.size(), " steps");
+    fail("report_page: ", report.tokens.size(), " tokens, must be ", prompt, " of the prompt and one for each of ",
+         report.steps.size(), " steps");
   }
   for (std::size_t step = 0; step < report.steps.size(); ++step) {
     if (report.steps[step].size() != prompt + step) {
-      detail::fail("report_page: step ", step, " has ", report.steps[step].size(), " tokens, must have ",
-                   prompt + step);
+      fail("report_page: step ", step, " has ", report.steps[step].size(), " tokens, must have ", prompt + step);
     }
-    for (const Depth active : report.steps[step]) {
+    for (const lazyllm::Depth active : report.steps[step]) {
       if (active >= 1 && active <= report.layers) continue;
-      detail::fail("report_page: step ", step, " has a token active in ", active, " layers, out of range 1 to ",
-                   report.layers);
+      fail("report_page: step ", step, " has a token active in ", active, " layers, out of range 1 to ", report.layers);
     }
   }
 }
 
 }  // namespace
 
-void record(const LayerPlan& plan, ActiveLayers& active) {
+void record(const lazyllm::LayerPlan& plan, ActiveLayers& active) {
   active.resize(static_cast<std::size_t>(plan.sequence(0).tokens));
-  for (const Position key : plan.keys()) active[static_cast<std::size_t>(key)] = static_cast<Depth>(plan.layer() + 1);
+  for (const Position key : plan.keys())
+    active[static_cast<std::size_t>(key)] = static_cast<lazyllm::Depth>(plan.layer() + 1);
 }
 
 std::string report_page(const Report& report, const Json& figures) {
@@ -113,4 +112,4 @@ std::string report_page(const Report& report, const Json& figures) {
   return page;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,18 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/sequence.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// `[tokens so far]`: in how many layers of one step each token was active. The active sets of a step only shrink with
 /// depth, so that this says which tokens were active in which layer: those whose number is above the layer's.
-using ActiveLayers = std::vector<Depth>;
+using ActiveLayers = std::vector<lazyllm::Depth>;
 
 /// Notes a layer of a running step of one sequence in `active`, which starts empty for each step.
-void record(const LayerPlan& plan, ActiveLayers& active);
+void record(const lazyllm::LayerPlan& plan, ActiveLayers& active);
 
 /// What happened in one run, for a reader.
 struct Report {
@@ -28,7 +27,7 @@ struct Report {
 
 /// One HTML page that needs nothing else: the prompt's tokens coloured by depth, step by step, with charts of the work
 /// per layer, and `figures`, what --json writes. The texts of prompt and answer cannot become markup or script.
-/// Throws `lazyllm::invalid_argument` if the steps do not fit the tokens.
+/// Throws `std::invalid_argument` if the steps do not fit the tokens.
 std::string report_page(const Report& report, const nlohmann::ordered_json& figures);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

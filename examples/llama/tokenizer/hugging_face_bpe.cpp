@@ -12,7 +12,7 @@
 #include "examples/llama/tokenizer/merge_pairs.hpp"
 #include "examples/llama/tokenizer/pre_tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using icu::UnicodeString;
@@ -408,4 +408,4 @@ std::unique_ptr<Tokenizer> load_hugging_face_bpe(std::string_view bytes, const s
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

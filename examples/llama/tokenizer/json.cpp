@@ -4,7 +4,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& file) {
   constexpr int deepest = 64;
@@ -27,4 +27,4 @@ std::string string_member(const nlohmann::json& section, const char* name) {
   return found->get<std::string>();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

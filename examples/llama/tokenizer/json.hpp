@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// JSON value of `text`. Throws `tokenizer_error` naming `file` when it is not JSON, or nests so deeply that walking
 /// through it could exhaust the stack.
@@ -21,4 +21,4 @@ T member_or(const nlohmann::json& section, const char* name, T otherwise) {
   return found == section.end() || found->is_null() ? otherwise : found->template get<T>();
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

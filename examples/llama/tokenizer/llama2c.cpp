@@ -8,7 +8,7 @@
 #include "examples/llama/tokenizer/loaders.hpp"
 #include "examples/llama/tokenizer/merge_pairs.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 constexpr TokenId bos_token = 1;
@@ -132,4 +132,4 @@ std::unique_ptr<Tokenizer> load_llama2c(std::string_view bytes, const std::strin
   return tokenizer;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

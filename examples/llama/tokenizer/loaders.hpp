@@ -7,7 +7,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Whole content of a file. Throws `tokenizer_error`.
 std::string read_tokenizer_file(const std::filesystem::path& path);
@@ -28,4 +28,4 @@ struct HuggingFaceConfigs {
 std::unique_ptr<Tokenizer> load_hugging_face_bpe(std::string_view bytes, const std::string& file,
                                                  const HuggingFaceConfigs& configs);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -8,7 +8,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What two neighbouring tokens may become; the pair of lowest `priority` is merged first, the leftmost among equals.
 template <class Priority>
@@ -67,4 +67,4 @@ void merge_pairs(std::vector<TokenId>& tokens, FindMerge find_merge) {
   std::erase(tokens, no_token);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

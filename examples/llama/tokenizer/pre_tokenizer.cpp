@@ -7,7 +7,7 @@
 #include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using icu::UnicodeString;
@@ -163,4 +163,4 @@ std::vector<UnicodeString> PreTokenizer::split(const UnicodeString& text, bool s
   return pieces;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// One step of a `tokenizer.json` normalizer: changes the text in place.
 using NormalizerStep = std::function<void(icu::UnicodeString&)>;
@@ -39,4 +39,4 @@ class PreTokenizer {
   bool byte_level_ = false;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 
 #include "examples/llama/tokenizer/loaders.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 constexpr std::string_view word_start = "\u2581";
@@ -63,4 +63,4 @@ std::unique_ptr<Tokenizer> load_sentence_piece(std::string_view bytes, const std
   return std::make_unique<SentencePieceTokenizer>(bytes, file);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 std::string valid_utf8(std::string_view bytes) {
@@ -27,4 +27,4 @@ std::string TextStream::push(std::string_view bytes) {
 
 std::string TextStream::flush() { return valid_utf8(std::exchange(pending_, {})); }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

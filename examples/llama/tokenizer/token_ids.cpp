@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 constexpr std::string_view white_space = " \t\r\n\f\v";
@@ -24,7 +24,7 @@ std::optional<TokenId> parse_id(std::string_view text, Index vocabulary) {
 }  // namespace
 
 std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index vocabulary) {
-  if (vocabulary < 1) detail::fail("vocabulary of token ids is ", vocabulary, ", must be at least 1");
+  if (vocabulary < 1) fail("vocabulary of token ids is ", vocabulary, ", must be at least 1");
   const std::string content = read_tokenizer_file(path);
   const std::string_view text = content;
   std::vector<TokenId> ids;
@@ -53,4 +53,4 @@ std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index voc
   return ids;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

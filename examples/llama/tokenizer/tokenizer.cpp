@@ -5,10 +5,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 enum class Format { hugging_face, sentence_piece, llama2c, unknown };
@@ -39,7 +39,7 @@ std::filesystem::path tokenizer_in(const std::filesystem::path& folder) {
 }  // namespace
 
 std::string Tokenizer::decode(TokenId previous, TokenId token) const {
-  if (token < 0) detail::fail("token id ", token, " to decode is negative");
+  if (token < 0) fail("token id ", token, " to decode is negative");
   return token < vocabulary_size_ ? token_bytes(previous, token) : std::string();
 }
 
@@ -75,4 +75,4 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& path, std
                   file.string()));
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Number of a vocabulary entry, from 0.
 using TokenId = std::int32_t;
@@ -46,7 +46,7 @@ class Tokenizer {
 
   /// Bytes that `token` adds to a text whose last token is `previous` (`no_token` or BOS at its start). They may end
   /// inside a UTF-8 sequence, see `TextStream`. Special tokens add nothing, and neither do ids from `vocabulary_size()`
-  /// on, which checkpoints with padded embeddings can produce. Throws `invalid_argument` for a negative token.
+  /// on, which checkpoints with padded embeddings can produce. Throws `std::invalid_argument` for a negative token.
   std::string decode(TokenId previous, TokenId token) const;
 
   /// One more than the largest token id.
@@ -95,4 +95,4 @@ class TextStream {
   std::string pending_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

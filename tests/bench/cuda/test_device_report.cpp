@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "bench/examples/llama/model/device_report.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+#include "examples/llama/library.hpp"
+
+namespace llama {
 namespace {
 
 DeviceTimes made_up() {
@@ -75,7 +76,7 @@ TEST_CASE("cases of a device are saved before the first and after each, those th
   std::vector<Json> saved;
   const auto save = [&](const Json& all) { saved.push_back(all); };
   const auto measure = [&](std::size_t i) {
-    if (i == 1) throw cuda_error("cudaMalloc: out of memory");
+    if (i == 1) throw lazyllm::cuda_error("cudaMalloc: out of memory");
     ++measured;
     return Json{{"dense_ms", 10 * i}};
   };
@@ -97,13 +98,13 @@ TEST_CASE("cases of a device are saved before the first and after each, those th
     CHECK(left_out(all) == std::vector<std::string>{"", no_time, no_time});
   }
   SUBCASE("another error passes") {
-    const auto fail = [](std::size_t) -> Json { throw cuda_error("an illegal memory access"); };
+    const auto fail = [](std::size_t) -> Json { throw lazyllm::cuda_error("an illegal memory access"); };
     CHECK_THROWS_AS(measure_cases(
                         cases(), [] { return true; }, fail, save),
-                    cuda_error);
+                    lazyllm::cuda_error);
     CHECK(saved.size() == 1);
   }
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

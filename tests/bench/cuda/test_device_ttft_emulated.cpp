@@ -1,4 +1,4 @@
-#include "support/cuda_emulation.hpp"
+#include "support/llama_cuda_emulation.hpp"
 // The device's code, compiled for the emulation.
 #include "bench/examples/llama/model/device_ttft.cu"
 //
@@ -28,7 +28,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { ret
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 }
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Of the library that is not there.
 DeviceFloor device_floor(const ModelConfig&, Index prompt, Index batch, cudaStream_t) {
@@ -46,7 +46,7 @@ ModelConfig small_model() {
   config.vocab = 50;
   config.context = 64;
   config.norm_epsilon = 1e-5;
-  config.width = 32;
+  config.hidden_size = 32;
   config.layers = 3;
   config.heads = 4;
   config.kv_heads = 2;
@@ -55,9 +55,9 @@ ModelConfig small_model() {
   return config;
 }
 
-Preset half_after_one() {
-  Preset preset;
-  preset.schedule = Schedule{{1, 0.5}};
+lazyllm::Preset half_after_one() {
+  lazyllm::Preset preset;
+  preset.schedule = lazyllm::Schedule{{1, 0.5}};
   return preset;
 }
 
@@ -68,7 +68,8 @@ TEST_CASE("the device's benchmark runs dense, keep 1 and lazy as often as asked,
   CHECK(bench.weight_bytes() == 2 * (50 * 32 + 3 * (32 * 32 + 32 * 32 + 32 * 32 + 3 * 32 * 48)));
 
   const DeviceCase what{.prompt = 12, .batch = 2, .generate = 4, .repeats = 2};
-  const DeviceTimes times = bench.measure(what, TokenPruner<AnyPolicy>(KeepRatio(half_after_one().schedule)));
+  const DeviceTimes times =
+      bench.measure(what, lazyllm::TokenPruner<lazyllm::AnyPolicy>(lazyllm::KeepRatio(half_after_one().schedule)));
   for (const DeviceRun* run : {&times.dense, &times.keep_one, &times.lazy}) CHECK(run->prefill_ms.size() == 2);
   CHECK(times.dense.decode_ms == std::vector<std::vector<double>>{{1, 1, 1}, {1, 1, 1}});
   CHECK(times.lazy.decode_ms == times.dense.decode_ms);
@@ -86,12 +87,12 @@ TEST_CASE("the device's benchmark runs dense, keep 1 and lazy as often as asked,
 TEST_CASE("a case of the device's benchmark without memory throws, and the next one runs") {
   const ModelConfig config = small_model();
   DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
-  const TokenPruner<AnyPolicy> pruner(KeepRatio(half_after_one().schedule));
-  test::cuda_emulation::fail_allocation_after(3);
-  CHECK_THROWS_AS(bench.measure({.prompt = 12, .batch = 1, .generate = 1, .repeats = 1}, pruner), cuda_error);
-  test::cuda_emulation::fail_allocation_after(-1);
+  const lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner(lazyllm::KeepRatio(half_after_one().schedule));
+  lazyllm::test::cuda_emulation::fail_allocation_after(3);
+  CHECK_THROWS_AS(bench.measure({.prompt = 12, .batch = 1, .generate = 1, .repeats = 1}, pruner), lazyllm::cuda_error);
+  lazyllm::test::cuda_emulation::fail_allocation_after(-1);
   CHECK(bench.measure({.prompt = 8, .batch = 1, .generate = 1, .repeats = 1}, pruner).lazy.prefill_ms.size() == 1);
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// A real input that the repository does not hold; may be absent.
 inline std::filesystem::path real_input(const std::string& name) {
@@ -47,4 +47,4 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

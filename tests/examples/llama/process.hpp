@@ -9,7 +9,7 @@
 
 #include "tests/examples/llama/files.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// What a program left that ran to its end.
 struct ProcessResult {
@@ -33,4 +33,4 @@ inline ProcessResult run_process(const std::string& program, const std::vector<s
   return {WEXITSTATUS(status), read(streams.path() / "out"), read(streams.path() / "err")};
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -11,15 +11,15 @@
 
 #include "tests/examples/llama/checkpoint/support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// A small random model with a tokenizer of one token for each byte, as llama2.c files of 300 KB.
 struct ToyModel {
   static constexpr int layers = 6;
 
   explicit ToyModel(const TemporaryFolder& folder, unsigned seed = 1, int context = 512) {
-    constexpr int width = 32, intermediate_size = 64, heads = 4, kv_heads = 2, vocabulary = 300,
-                  head_dim = width / heads;
+    constexpr int hidden_size = 32, intermediate_size = 64, heads = 4, kv_heads = 2, vocabulary = 300,
+                  head_dim = hidden_size / heads;
     constexpr int kv_width = kv_heads * head_dim;
     std::mt19937 random(seed);
     std::vector<float> weights;
@@ -28,16 +28,19 @@ struct ToyModel {
       for (int i = 0; i < count; ++i) weights.push_back(draw(random));
     };
     const auto matrices = [&](int size) { add(layers * size, 0, 0.3F); };
-    add(vocabulary * width, 0, 1);
-    add(layers * width, 1, 0);
-    for (const int size : {width * width, kv_width * width, kv_width * width, width * width}) matrices(size);
-    add(layers * width, 1, 0);
-    for (int i = 0; i < 3; ++i) matrices(intermediate_size * width);
-    add(width, 1, 0);
+    add(vocabulary * hidden_size, 0, 1);
+    add(layers * hidden_size, 1, 0);
+    for (const int size :
+         {hidden_size * hidden_size, kv_width * hidden_size, kv_width * hidden_size, hidden_size * hidden_size})
+      matrices(size);
+    add(layers * hidden_size, 1, 0);
+    for (int i = 0; i < 3; ++i) matrices(intermediate_size * hidden_size);
+    add(hidden_size, 1, 0);
     add(context * head_dim, 0, 0);
-    add(vocabulary * width, 0, 1);
+    add(vocabulary * hidden_size, 0, 1);
     // A negative vocabulary: the classifier has weights of its own.
-    const std::vector<std::int32_t> header = {width, intermediate_size, layers, heads, kv_heads, -vocabulary, context};
+    const std::vector<std::int32_t> header = {hidden_size, intermediate_size, layers, heads,
+                                              kv_heads,    -vocabulary,       context};
     model = folder.write("toy.bin", testing::raw(header) + testing::raw(weights));
 
     std::string entries = testing::raw<std::int32_t>({8});
@@ -59,4 +62,4 @@ struct ToyModel {
   std::filesystem::path model, tokenizer;
 };
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

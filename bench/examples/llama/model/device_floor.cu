@@ -11,16 +11,18 @@
 
 #include "bench/cuda/random.cuh"
 #include "bench/cuda/stream.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+#include "examples/llama/kernels/cuda/check.hpp"
+#include "examples/llama/kernels/cuda/device_array.hpp"
+
+namespace llama {
 namespace {
 
 using bf16 = __nv_bfloat16;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) {
-    throw cuda_error(std::string("lazyllm: ") + call + ": " + cublasLtGetStatusString(status));
+    throw lazyllm::cuda_error(std::string(call) + ": " + cublasLtGetStatusString(status));
   }
 }
 
@@ -48,28 +50,22 @@ Owned<cublasLtMatrixLayout_t> matrix(Index rows, Index columns) {
 }
 
 /// Random numbers on the device.
-class Values {
- public:
-  Values(cudaStream_t stream, Index count) : memory_(stream, count * static_cast<Index>(sizeof(bf16))) {
-    bench::fill_random(stream, data(), count, -1, 1);
-  }
-
-  bf16* data() const { return reinterpret_cast<bf16*>(memory_.data()); }
-
- private:
-  cuda::DeviceMemory memory_;
-};
+DeviceArray<bf16> random_values(lazyllm::cuda::Context& context, Index count) {
+  DeviceArray<bf16> values(context, count);
+  lazyllm::bench::fill_random(context.stream(), values.data(), count, -1, 1);
+  return values;
+}
 
 /// Times matrix products of cuBLASLt.
 class Products {
  public:
-  explicit Products(cudaStream_t stream) : stream_(stream) {}
+  explicit Products(lazyllm::cuda::Context& context) : context_(&context) {}
 
   /// Milliseconds of x `[rows x in]` times the transpose of weights `[out x in]`.
   double milliseconds(Index rows, Index in, Index out) const {
-    const Values x(stream_, rows * in);
-    const Values weights(stream_, out * in);
-    const Values y(stream_, rows * out);
+    const DeviceArray<bf16> x = random_values(*context_, rows * in);
+    const DeviceArray<bf16> weights = random_values(*context_, out * in);
+    const DeviceArray<bf16> y = random_values(*context_, rows * out);
     // Column by column, as cuBLASLt sees the same memory.
     const auto x_layout = matrix(in, rows);
     const auto weights_layout = matrix(in, out);
@@ -79,7 +75,7 @@ class Products {
       constexpr float zero = 0;
       check(cublasLtMatmul(library_.get(), product_.get(), &one, weights.data(), weights_layout.get(), x.data(),
                            x_layout.get(), &zero, y.data(), y_layout.get(), y.data(), y_layout.get(), &algorithm,
-                           workspace_.data(), workspace_bytes, stream_),
+                           workspace_.data(), workspace_bytes, context_->stream()),
             "cublasLtMatmul");
     };
     std::array<cublasLtMatmulHeuristicResult_t, 8> proposals{};
@@ -94,7 +90,8 @@ class Products {
       if (proposals[static_cast<std::size_t>(i)].state != CUBLAS_STATUS_SUCCESS) continue;
       const cublasLtMatmulAlgo_t& algorithm = proposals[static_cast<std::size_t>(i)].algo;
       multiply(algorithm);
-      best = std::min(best, bench::milliseconds_per_call(timer_, stream_, 5, [&] { multiply(algorithm); }));
+      best = std::min(
+          best, lazyllm::bench::milliseconds_per_call(timer_, context_->stream(), 5, [&] { multiply(algorithm); }));
     }
     return best;
   }
@@ -119,26 +116,27 @@ class Products {
     return preference;
   }
 
-  cudaStream_t stream_;
+  lazyllm::cuda::Context* context_;
   Owned<cublasLtHandle_t> library_ = made<cublasLtHandle_t>(cublasLtCreate, cublasLtDestroy);
   Owned<cublasLtMatmulDesc_t> product_ = transposed_weights();
   Owned<cublasLtMatmulPreference_t> preference_ = with_workspace();
-  cuda::DeviceMemory workspace_{stream_, static_cast<Index>(workspace_bytes)};
-  mutable bench::StreamTimer timer_;
+  DeviceArray<std::byte> workspace_{*context_, static_cast<Index>(workspace_bytes)};
+  mutable lazyllm::bench::StreamTimer timer_;
 };
 
 /// Bytes per second that a copy of half a GiB reads and writes.
-double copy_rate(cudaStream_t stream) {
+double copy_rate(lazyllm::cuda::Context& context) {
   constexpr std::size_t bytes = std::size_t{1} << 29;
-  const cuda::DeviceMemory source(stream, static_cast<Index>(bytes));
-  const cuda::DeviceMemory target(stream, static_cast<Index>(bytes));
+  const DeviceArray<std::byte> source(context, static_cast<Index>(bytes));
+  const DeviceArray<std::byte> target(context, static_cast<Index>(bytes));
   const auto copy = [&] {
-    cuda::detail::check(cudaMemcpyAsync(target.data(), source.data(), bytes, cudaMemcpyDeviceToDevice, stream),
-                        "cudaMemcpyAsync");
+    kernels::check(cudaMemcpyAsync(target.data(), source.data(), bytes, cudaMemcpyDeviceToDevice, context.stream()),
+                   "cudaMemcpyAsync");
   };
   copy();
-  bench::StreamTimer timer;
-  return 2 * static_cast<double>(bytes) / (bench::milliseconds_per_call(timer, stream, 10, copy) * 1e-3);
+  lazyllm::bench::StreamTimer timer;
+  return 2 * static_cast<double>(bytes) /
+         (lazyllm::bench::milliseconds_per_call(timer, context.stream(), 10, copy) * 1e-3);
 }
 
 }  // namespace
@@ -147,16 +145,17 @@ DeviceFloor device_floor(const ModelConfig& config, Index prompt, Index batch, c
   const Index rows = prompt * batch;
   const Index query_width = config.heads * config.head_dim;
   const Index key_value_width = 2 * config.kv_heads * config.head_dim;
-  const std::array<std::array<Index, 2>, 4> others{{{config.width, query_width},
-                                                    {query_width, config.width},
-                                                    {config.width, 2 * config.intermediate_size},
-                                                    {config.intermediate_size, config.width}}};
-  const Products products(stream);
+  const std::array<std::array<Index, 2>, 4> others{{{config.hidden_size, query_width},
+                                                    {query_width, config.hidden_size},
+                                                    {config.hidden_size, 2 * config.intermediate_size},
+                                                    {config.intermediate_size, config.hidden_size}}};
+  lazyllm::cuda::Context context(stream);
+  const Products products(context);
   // The last layer computes K and V of all rows, and all else of each sequence's last row.
-  const double key_value_ms = products.milliseconds(rows, config.width, key_value_width);
+  const double key_value_ms = products.milliseconds(rows, config.hidden_size, key_value_width);
   double layer_ms = key_value_ms;
-  double last_ms = key_value_ms + products.milliseconds(batch, config.width, config.vocab);
-  auto weights = static_cast<double>(config.width * key_value_width);
+  double last_ms = key_value_ms + products.milliseconds(batch, config.hidden_size, config.vocab);
+  auto weights = static_cast<double>(config.hidden_size * key_value_width);
   for (const auto& [in, out] : others) {
     layer_ms += products.milliseconds(rows, in, out);
     last_ms += products.milliseconds(batch, in, out);
@@ -167,10 +166,10 @@ DeviceFloor device_floor(const ModelConfig& config, Index prompt, Index batch, c
                            static_cast<double>(query_width * batch);
   DeviceFloor floor;
   floor.gemm_rate = 2 * static_cast<double>(rows) * weights / (layer_ms * 1e-3);
-  floor.copy_rate = copy_rate(stream);
+  floor.copy_rate = copy_rate(context);
   floor.gemm_ms = static_cast<double>(config.layers - 1) * layer_ms + last_ms;
   floor.attention_ms = attention / floor.gemm_rate * 1e3;
   return floor;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

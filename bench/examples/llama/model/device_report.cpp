@@ -4,9 +4,9 @@
 #include <numeric>
 #include <string_view>
 
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 double median(std::vector<double> values) {
@@ -86,7 +86,7 @@ nlohmann::ordered_json measure_cases(nlohmann::ordered_json cases, const std::fu
       const nlohmann::ordered_json figures = measure(i);
       cases[i].erase("left_out");
       cases[i].update(figures);
-    } catch (const cuda_error& error) {
+    } catch (const lazyllm::cuda_error& error) {
       if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) throw;
       cases[i]["left_out"] = error.what();
     }
@@ -95,4 +95,4 @@ nlohmann::ordered_json measure_cases(nlohmann::ordered_json cases, const std::fu
   return cases;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 
 #include "bench/examples/llama/model/device_times.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The figures of a case as `bench/make_tables.py` reads them; of repeated times the medians. `weight_bytes` are those
 /// that a decode step reads.
@@ -18,4 +18,4 @@ nlohmann::ordered_json measure_cases(nlohmann::ordered_json cases, const std::fu
                                      const std::function<nlohmann::ordered_json(std::size_t)>& measure,
                                      const std::function<void(const nlohmann::ordered_json&)>& save);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

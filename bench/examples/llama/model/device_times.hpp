@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "lazyllm/core/positions.hpp"
+#include "examples/llama/base.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// What a device can do at best with a model's shapes in bfloat16, and the least that a dense prefill takes at these
 /// rates. Norms, activations and the like are left out.
@@ -40,4 +40,4 @@ struct DeviceTimes {
   DeviceFloor floor;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -11,12 +11,12 @@
 #include "bench/examples/llama/model/device_floor.hpp"
 #include "examples/llama/model/cuda/device.cuh"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using T = __nv_bfloat16;
 using DeviceModel = Model<T, CudaDevice>;
-using Pruner = TokenPruner<AnyPolicy>;
+using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
 /// Random tokens for each sequence.
 std::vector<std::vector<TokenId>> random_prompts(const ModelConfig& config, const DeviceCase& what) {
@@ -41,22 +41,22 @@ std::vector<Tokens> parts(const std::vector<std::vector<TokenId>>& prompts, Inde
 /// A block of the host that is timed each time it runs.
 struct TimedAttention {
   AttentionBlock<T, CudaDevice> block;
-  bench::StreamTimer* timer;
+  lazyllm::bench::StreamTimer* timer;
 
-  void attend(cuda::Context& context, const LayerPlan& plan, RowsView<T> hidden) {
+  void attend(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
     timer->start(context.stream());
     block.attend(context, plan, hidden);
     timer->stop(context.stream());
   }
-  auto queries(const LayerPlan& plan) const { return block.queries(plan); }
-  auto keys(const LayerPlan& plan, Index s) const { return block.keys(plan, s); }
+  auto queries(const lazyllm::LayerPlan& plan) const { return block.queries(plan); }
+  auto keys(const lazyllm::LayerPlan& plan, Index s) const { return block.keys(plan, s); }
 };
 
 struct TimedFeedForward {
   FeedForwardBlock<T, CudaDevice> block;
-  bench::StreamTimer* timer;
+  lazyllm::bench::StreamTimer* timer;
 
-  void feed_forward(cuda::Context& context, RowsView<T> hidden) {
+  void feed_forward(lazyllm::cuda::Context& context, RowsView<T> hidden) {
     timer->start(context.stream());
     block.feed_forward(context, hidden);
     timer->stop(context.stream());
@@ -68,24 +68,24 @@ struct TimedFeedForward {
 double library_share(const DeviceModel& model, const DeviceCase& what, const Pruner& pruner,
                      const std::vector<std::vector<TokenId>>& prompts, cudaStream_t stream) {
   using Sequence = CudaDevice::Sequence<T>;
-  cuda::Context context(stream);
+  lazyllm::cuda::Context context(stream);
   Shared<T, CudaDevice> shared(context, model, KvRoom(what.prompt, what.batch));
   const ModelConfig& config = model.config();
-  std::vector<bench::StreamTimer> timers(static_cast<std::size_t>(2 * config.layers));
-  std::vector<LazyDecoderLayer<TimedAttention, TimedFeedForward>> layers;
+  std::vector<lazyllm::bench::StreamTimer> timers(static_cast<std::size_t>(2 * config.layers));
+  std::vector<lazyllm::LazyDecoderLayer<TimedAttention, TimedFeedForward>> layers;
   for (Index layer = 0; layer < config.layers; ++layer) {
-    bench::StreamTimer* const own = &timers[static_cast<std::size_t>(2 * layer)];
+    lazyllm::bench::StreamTimer* const own = &timers[static_cast<std::size_t>(2 * layer)];
     layers.emplace_back(TimedAttention{{&shared, layer}, own}, TimedFeedForward{{&shared, layer}, own + 1});
   }
   std::vector<TokenId> tokens;
   for (const auto& prompt : prompts) tokens.insert(tokens.end(), prompt.begin(), prompt.end());
 
   std::vector<Sequence> sequences;
-  for (Index s = 0; s < what.batch; ++s) sequences.emplace_back(config.layers, config.width);
-  Step<Sequence, Pruner> step;
-  bench::StreamTimer whole;
+  for (Index s = 0; s < what.batch; ++s) sequences.emplace_back(config.layers, config.hidden_size);
+  lazyllm::Step<Sequence, Pruner> step;
+  lazyllm::bench::StreamTimer whole;
   const auto prefill = [&] {
-    std::vector<Step<Sequence, Pruner>::Entry> entries;
+    std::vector<lazyllm::Step<Sequence, Pruner>::Entry> entries;
     for (Sequence& sequence : sequences) {
       sequence.clear();
       entries.push_back({&sequence, &pruner, what.prompt});
@@ -101,13 +101,13 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
   prefill();
   const double layers_ms = whole.milliseconds();
   double blocks_ms = 0;
-  for (const bench::StreamTimer& timer : timers) blocks_ms += timer.milliseconds();
+  for (const lazyllm::bench::StreamTimer& timer : timers) blocks_ms += timer.milliseconds();
   return 1 - blocks_ms / layers_ms;
 }
 
 int current_device() {
   int number = 0;
-  cuda::detail::check(cudaGetDevice(&number), "--device cuda: no CUDA device: cudaGetDevice");
+  kernels::check(cudaGetDevice(&number), "--device cuda: no CUDA device: cudaGetDevice");
   return number;
 }
 
@@ -115,20 +115,19 @@ int current_device() {
 
 std::string device_name() {
   cudaDeviceProp properties{};
-  cuda::detail::check(cudaGetDeviceProperties(&properties, current_device()), "cudaGetDeviceProperties");
+  kernels::check(cudaGetDeviceProperties(&properties, current_device()), "cudaGetDeviceProperties");
   return properties.name;
 }
 
 struct DeviceBench::State {
   State(const ModelConfig& config, const WeightSource& weights) : model(config, weights, stream.get()) {
-    cuda::detail::check(cudaDeviceGetDefaultMemPool(&pool, current_device()), "cudaDeviceGetDefaultMemPool");
+    kernels::check(cudaDeviceGetDefaultMemPool(&pool, current_device()), "cudaDeviceGetDefaultMemPool");
     // Memory that one decoder gives back is the next one's, without a detour through the driver.
     std::uint64_t kept = std::numeric_limits<std::uint64_t>::max();
-    cuda::detail::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
-                        "cudaMemPoolSetAttribute");
+    kernels::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
   }
 
-  bench::Stream stream;
+  lazyllm::bench::Stream stream;
   DeviceModel model;
   cudaMemPool_t pool = nullptr;
 };
@@ -141,20 +140,20 @@ DeviceBench::~DeviceBench() = default;
 Index DeviceBench::weight_bytes() const {
   const ModelConfig& config = state_->model.config();
   const auto& layer = state_->model.layer(0);
-  Index weights = config.vocab * config.width;
+  Index weights = config.vocab * config.hidden_size;
   for (const auto* linear : {&layer.query, &layer.key_value, &layer.output, &layer.gate_up, &layer.down}) {
     weights += config.layers * linear->in() * linear->out();
   }
   return weights * static_cast<Index>(sizeof(T));
 }
 
-DeviceTimes DeviceBench::measure(const DeviceCase& what, const TokenPruner<AnyPolicy>& pruner) {
+DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pruner) {
   const DeviceModel& model = state_->model;
   const cudaStream_t stream = state_->stream.get();
   const KvRoom room(what.prompt + what.generate, what.batch);
   const auto prompts = random_prompts(model.config(), what);
   const std::vector<Tokens> whole = parts(prompts, 0, what.prompt);
-  bench::StreamTimer timer;
+  lazyllm::bench::StreamTimer timer;
   const auto timed = [&](const auto& work) {
     timer.start(stream);
     work();
@@ -177,7 +176,7 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const TokenPruner<AnyPo
     }
   };
 
-  cuda::detail::check(cudaMemPoolTrimTo(state_->pool, 0), "cudaMemPoolTrimTo");  // of a case before
+  kernels::check(cudaMemPoolTrimTo(state_->pool, 0), "cudaMemPoolTrimTo");  // of a case before
   DeviceTimes times;
   const Index lazy_steps = what.repeats * (what.generate - 1);
   for (Index i = 0; i < what.repeats; ++i) {
@@ -186,7 +185,7 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const TokenPruner<AnyPo
       run(decoder, times.dense, what.generate, [] {});
     }
     {
-      LazyDecoder<T, CudaDevice> decoder(model, room, stream, Pruner(KeepAll()));
+      LazyDecoder<T, CudaDevice> decoder(model, room, stream, Pruner(lazyllm::KeepAll()));
       run(decoder, times.keep_one, 1, [] {});
     }
     {
@@ -201,4 +200,4 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const TokenPruner<AnyPo
   return times;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

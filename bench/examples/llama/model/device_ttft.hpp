@@ -5,11 +5,10 @@
 
 #include "bench/examples/llama/model/device_times.hpp"
 #include "examples/llama/checkpoint/model_config.hpp"
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/weight_source.hpp"
-#include "lazyllm/policy/policies.hpp"
-#include "lazyllm/pruner/token_pruner.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Name of the current CUDA device. Throws `lazyllm::cuda_error` if there is none.
 std::string device_name();
@@ -23,7 +22,7 @@ class DeviceBench {
   /// Runs a case dense, with everything kept and pruned, in turn. Each decoder is made anew and warmed up by a prefill
   /// before it is timed, so that only one needs memory at a time. Throws `lazyllm::cuda_error` without memory for it;
   /// other cases can follow.
-  DeviceTimes measure(const DeviceCase& what, const TokenPruner<AnyPolicy>& pruner);
+  DeviceTimes measure(const DeviceCase& what, const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pruner);
 
   Index weight_bytes() const;  ///< that a decode step reads
 
@@ -32,4 +31,4 @@ class DeviceBench {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -15,7 +15,7 @@
 #include <Eigen/Core>
 #endif
 
-namespace lazyllm::llama {
+namespace llama {
 
 namespace {
 
@@ -85,11 +85,11 @@ double seconds(Index rows, Index in, Index out, bool, int threads) {
 double gemm_rate(const ModelConfig& config, Index rows, bool bf16, int threads) {
   const Index query_width = config.heads * config.head_dim;
   const Index kv_width = config.kv_heads * config.head_dim;
-  const std::array<std::array<Index, 2>, 5> products{{{config.width, query_width},
-                                                      {config.width, 2 * kv_width},
-                                                      {query_width, config.width},
-                                                      {config.width, 2 * config.intermediate_size},
-                                                      {config.intermediate_size, config.width}}};
+  const std::array<std::array<Index, 2>, 5> products{{{config.hidden_size, query_width},
+                                                      {config.hidden_size, 2 * kv_width},
+                                                      {query_width, config.hidden_size},
+                                                      {config.hidden_size, 2 * config.intermediate_size},
+                                                      {config.intermediate_size, config.hidden_size}}};
   double operations = 0;
   double time = 0;
   for (const auto& [in, out] : products) {
@@ -99,4 +99,4 @@ double gemm_rate(const ModelConfig& config, Index rows, bool bf16, int threads) 
   return operations / time;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -12,13 +12,13 @@
 #include "examples/llama/checkpoint/model_config.hpp"
 #include "examples/llama/model/weight_source.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Views into one block of random numbers, each weight at a place of its own, so that a large model needs no more
 /// memory than its packed weights. `T` is `float` or `Eigen::bfloat16`.
 template <class T>
 WeightSource random_weights(const ModelConfig& config) {
-  const auto largest = static_cast<std::size_t>(config.width * std::max(config.vocab, config.intermediate_size));
+  const auto largest = static_cast<std::size_t>(config.hidden_size * std::max(config.vocab, config.intermediate_size));
   // So many are drawn and then repeated: a prime number, so that no two rows of a weight are alike.
   constexpr std::size_t drawn = (1 << 22) - 3;
   auto block = std::make_shared<std::vector<T>>(drawn + largest);
@@ -33,4 +33,4 @@ WeightSource random_weights(const ModelConfig& config) {
   };
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,24 +2,24 @@
 
 #include <string_view>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/model_config.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
-/// A model shape by the name that benchmarks use. Throws `lazyllm::invalid_argument` for a name that is not known.
+/// A model shape by the name that benchmarks use. Throws `std::invalid_argument` for a name that is not known.
 inline ModelConfig shape_named(std::string_view name) {
   ModelConfig config;
   config.architecture = "LlamaForCausalLM";
   config.vocab = 32000;
   config.context = 1 << 20;
   config.norm_epsilon = 1e-5;
-  const auto set = [&](Index width, Index layers, Index heads, Index kv_heads, Index intermediate_size) {
-    config.width = width;
+  const auto set = [&](Index hidden_size, Index layers, Index heads, Index kv_heads, Index intermediate_size) {
+    config.hidden_size = hidden_size;
     config.layers = layers;
     config.heads = heads;
     config.kv_heads = kv_heads;
-    config.head_dim = width / heads;
+    config.head_dim = hidden_size / heads;
     config.intermediate_size = intermediate_size;
   };
   if (name == "134m") {
@@ -33,9 +33,9 @@ inline ModelConfig shape_named(std::string_view name) {
     config.vocab = 128256;
     config.rope_theta = 500000;
   } else {
-    detail::fail("shape '", name, "' is not one of 134m, 1.1b, llama-2-7b and llama-3-8b");
+    fail("shape '", name, "' is not one of 134m, 1.1b, llama-2-7b and llama-3-8b");
   }
   return config;
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -8,20 +8,21 @@
 
 #include "examples/llama/kernels/cuda/attention_plain.cuh"
 #include "examples/llama/kernels/cuda/attention_tensor.cuh"
-#include "lazyllm/error.hpp"
+#include "examples/llama/kernels/cuda/layout.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 template <class T>
-void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
+void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
                RowsView<T> out) {
   const AttentionShape& shape = plan.shape();
   const Index width = shape.heads * shape.head_dim;
   if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
-    detail::fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
-                 "], allowed are [", plan.query_rows(), " x ", width, "]");
+    fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
+         "], allowed are [", plan.query_rows(), " x ", width, "]");
   if (shape.head_dim > kernels::widest_head)
-    detail::fail("attention: head width ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
+    fail("attention: head width ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
 
   struct Pass {
     const typename DevicePlan<T>::Tiles* tiles;
@@ -31,7 +32,7 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, R
   };
   std::array<Pass, 2> passes{Pass{&plan.many(), DevicePlan<T>::many_queries},
                              Pass{&plan.few(), DevicePlan<T>::few_queries}};
-  cuda::detail::Layout layout;
+  kernels::Layout layout;
   for (Pass& pass : passes) {
     const Index results = pass.tiles->part_count * shape.kv_heads * pass.queries;
     pass.values = layout.add<float>(results * shape.head_dim);
@@ -60,8 +61,8 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, R
                                                .scale = shape.scale * std::numbers::log2e_v<float>,
                                                .queries = queries,
                                                .out = out,
-                                               .part_values = cuda::detail::at<float>(memory, pass.values),
-                                               .part_sums = cuda::detail::at<kernels::PartSums>(memory, pass.sums)};
+                                               .part_values = kernels::at<float>(memory, pass.values),
+                                               .part_sums = kernels::at<kernels::PartSums>(memory, pass.sums)};
     bool done = false;
     if constexpr (!std::is_same_v<T, float>) {
       if (tensor) {
@@ -75,4 +76,4 @@ void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, R
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

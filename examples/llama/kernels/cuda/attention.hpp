@@ -1,10 +1,11 @@
 #pragma once
 
-#include "examples/llama/kernels/cuda/device_plan.hpp"
-#include "lazyllm/backend/cuda/context.hpp"
-#include "lazyllm/core/rows.hpp"
+#include <lazyllm/cuda.cuh>
 
-namespace lazyllm::llama {
+#include "examples/llama/kernels/cuda/device_plan.hpp"
+#include "examples/llama/library.hpp"
+
+namespace llama {
 
 /// Enqueues out = softmax(scale Q K^T, visible keys only) V of one layer, for all sequences of `plan`, with float sums
 /// and no `[rows x keys]` matrix. Row i of a sequence sees the tokens `keys[0 .. key_limits[i])`: the three masks are
@@ -15,17 +16,17 @@ namespace lazyllm::llama {
 /// bytes; all else, float too, on a plain kernel for even head widths up to 256. Sequences with few queries are cut
 /// into parts of the keys, so that one long sequence fills the device; cut the same on every device and in every batch.
 ///
-/// The partial results of cut sequences take scratch memory of the context. Throws `lazyllm::invalid_argument` when the
+/// The partial results of cut sequences take scratch memory of the context. Throws `std::invalid_argument` when the
 /// shapes do not fit each other, `cuda_error` when there is no memory or a launch fails.
 template <class T>
-void attention(cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
+void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
                RowsView<T> out);
 
 #define LAZYLLM_DECLARE(T) \
-  extern template void attention(cuda::Context&, const DevicePlan<T>&, Index, RowsView<const T>, RowsView<T>);
+  extern template void attention(lazyllm::cuda::Context&, const DevicePlan<T>&, Index, RowsView<const T>, RowsView<T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(__half)
 LAZYLLM_DECLARE(__nv_bfloat16)
 #undef LAZYLLM_DECLARE
 
-}  // namespace lazyllm::llama
+}  // namespace llama

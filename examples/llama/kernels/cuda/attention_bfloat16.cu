@@ -1,8 +1,8 @@
 #include "examples/llama/kernels/cuda/attention.cuh"
 
-namespace lazyllm::llama {
+namespace llama {
 
-template void attention(cuda::Context&, const DevicePlan<__nv_bfloat16>&, Index, RowsView<const __nv_bfloat16>,
+template void attention(lazyllm::cuda::Context&, const DevicePlan<__nv_bfloat16>&, Index, RowsView<const __nv_bfloat16>,
                         RowsView<__nv_bfloat16>);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -1,7 +1,8 @@
 #include "examples/llama/kernels/cuda/attention.cuh"
 
-namespace lazyllm::llama {
+namespace llama {
 
-template void attention(cuda::Context&, const DevicePlan<float>&, Index, RowsView<const float>, RowsView<float>);
+template void attention(lazyllm::cuda::Context&, const DevicePlan<float>&, Index, RowsView<const float>,
+                        RowsView<float>);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

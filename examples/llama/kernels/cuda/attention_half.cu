@@ -1,7 +1,8 @@
 #include "examples/llama/kernels/cuda/attention.cuh"
 
-namespace lazyllm::llama {
+namespace llama {
 
-template void attention(cuda::Context&, const DevicePlan<__half>&, Index, RowsView<const __half>, RowsView<__half>);
+template void attention(lazyllm::cuda::Context&, const DevicePlan<__half>&, Index, RowsView<const __half>,
+                        RowsView<__half>);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

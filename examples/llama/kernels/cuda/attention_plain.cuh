@@ -1,11 +1,11 @@
 #pragma once
 
 #include "examples/llama/kernels/cuda/attention_problem.cuh"
+#include "examples/llama/kernels/cuda/block.cuh"
 #include "examples/llama/kernels/cuda/elements.cuh"
-#include "lazyllm/backend/cuda/block.cuh"
-#include "lazyllm/backend/cuda/launch.cuh"
+#include "examples/llama/kernels/cuda/launch.cuh"
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 inline constexpr int plain_warps = 4;
 inline constexpr int widest_head = 256;
@@ -13,9 +13,6 @@ inline constexpr int widest_head = 256;
 /// One block for each query of a tile, each warp with every fourth key, the lanes across the elements.
 template <class T>
 __global__ void __launch_bounds__(32 * plain_warps) attend_query(const AttentionProblem<T> problem) {
-  using cuda::detail::lane;
-  using cuda::detail::thread;
-  using cuda::detail::warp;
   constexpr int own = widest_head / 32;  // elements of a lane: lane, lane + 32, ...
   __shared__ float results[plain_warps][widest_head];
   __shared__ PartSums sums[plain_warps];
@@ -45,7 +42,7 @@ __global__ void __launch_bounds__(32 * plain_warps) attend_query(const Attention
     for (int i = 0; i < own; ++i) {
       if (lane() + 32 * i < width) score += factors[i] * widen(cache.keys[at + lane() + 32 * i]);
     }
-    score = cuda::detail::lanes_sum(score) * problem.scale;
+    score = lanes_sum(score) * problem.scale;
     const float most = fmaxf(highest, score);
     const float correction = exp2f(highest - most);
     const float weight = exp2f(score - most);
@@ -87,7 +84,6 @@ __global__ void __launch_bounds__(32 * plain_warps) attend_query(const Attention
 /// One warp for each query of a cut tile: puts its parts together.
 template <class T>
 __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> problem) {
-  using cuda::detail::lane;
   const int block = static_cast<int>(blockIdx.x);
   const int kv_head = block / problem.join_count;
   const auto join = problem.joins[block % problem.join_count];
@@ -99,7 +95,7 @@ __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> probl
   for (int p = lane(); p < join.parts; p += 32) {
     most = fmaxf(most, problem.part_sums[problem.part_at(join.part + p, kv_head, row)].highest);
   }
-  most = cuda::detail::warp_max(most);
+  most = warp_max(most);
   // A part of which the query sees nothing has weight 0.
   const auto factor = [&](const PartSums& part) {
     return part.sum == 0 ? 0.0F : exp2f((part.highest - most) * problem.scale);
@@ -109,7 +105,7 @@ __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> probl
     const PartSums part = problem.part_sums[problem.part_at(join.part + p, kv_head, row)];
     total += part.sum * factor(part);
   }
-  total = cuda::detail::lanes_sum(total);
+  total = lanes_sum(total);
   T* const out = problem.out_at(extent, kv_head, query);
   for (int i = lane(); i < problem.head_dim; i += 32) {
     float value = 0;
@@ -122,19 +118,19 @@ __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> probl
 }
 
 template <class T>
-void launch_plain(cuda::Context& context, const AttentionProblem<T>& problem) {
-  cuda::detail::launch(
+void launch_plain(lazyllm::cuda::Context& context, const AttentionProblem<T>& problem) {
+  launch(
       context,
       dim3(static_cast<unsigned>(problem.tile_count * problem.kv_heads), static_cast<unsigned>(problem.tile_queries)),
       32 * plain_warps, attend_query<T>, problem);
 }
 
 template <class T>
-void launch_join(cuda::Context& context, const AttentionProblem<T>& problem) {
-  cuda::detail::launch(
+void launch_join(lazyllm::cuda::Context& context, const AttentionProblem<T>& problem) {
+  launch(
       context,
       dim3(static_cast<unsigned>(problem.join_count * problem.kv_heads), static_cast<unsigned>(problem.tile_queries)),
       32, join_parts<T>, problem);
 }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

@@ -4,9 +4,9 @@
 
 #include "examples/llama/kernels/cuda/cache_rows.cuh"
 #include "examples/llama/kernels/cuda/device_plan.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 /// Maximum of the scores and sum of the weights, which are relative to it, of a part of a query's keys.
 struct PartSums {
@@ -58,4 +58,4 @@ struct AttentionProblem {
   }
 };
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

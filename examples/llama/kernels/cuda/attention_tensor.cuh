@@ -5,11 +5,12 @@
 #include <cstring>
 
 #include "examples/llama/kernels/cuda/attention_problem.cuh"
+#include "examples/llama/kernels/cuda/block.cuh"
 #include "examples/llama/kernels/cuda/elements.cuh"
 #include "examples/llama/kernels/cuda/launch.cuh"
 #include "examples/llama/kernels/cuda/mma.cuh"
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 /// How the warps of a block share a tile: `query_warps` times `key_warps`, each with `fragments` times 16 queries.
 /// Every matrix load of K and V serves all `fragments`: with one, shared memory would be the limit.
@@ -85,8 +86,6 @@ __device__ inline float finite_or_zero(float highest) { return highest == -INFIN
 template <class T, int width, class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(const AttentionProblem<T> problem) {
   using Memory = TileMemory<T, Shape, width>;
-  using cuda::detail::lane;
-  using cuda::detail::thread;
   constexpr int fragments = Shape::fragments;
   constexpr int warp_keys = Shape::keys / Shape::key_warps;
   constexpr int score_tiles = warp_keys / 8;
@@ -246,8 +245,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
         for (int n = 0; n < score_tiles; ++n) {
           most = fmaxf(most, fmaxf(score[f][n][2 * half], score[f][n][2 * half + 1]));
         }
-        most = fmaxf(most, __shfl_xor_sync(cuda::detail::whole_warp, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(cuda::detail::whole_warp, most, 2));
+        most = fmaxf(most, __shfl_xor_sync(whole_warp, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(whole_warp, most, 2));
         const float base = finite_or_zero(most) * problem.scale;
         const float correction = fast_exp2(highest[f][half] * problem.scale - base);
         highest[f][half] = most;
@@ -305,7 +304,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   for (int f = 0; f < fragments; ++f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum[f][half] = cuda::detail::lanes_sum(sum[f][half], 4);
+      sum[f][half] = lanes_sum(sum[f][half], 4);
       const int row = first_query_of(thread()) + f * 16 + half * 8 + lane() / 4;
       if (lane() % 4 == 0) sums[key_warp * Shape::queries + row] = {highest[f][half], sum[f][half]};
     }
@@ -361,14 +360,14 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
 }
 
 template <int width, class Shape, class T>
-void launch_tiles(cuda::Context& context, const AttentionProblem<T>& problem) {
+void launch_tiles(lazyllm::cuda::Context& context, const AttentionProblem<T>& problem) {
   launch_shared(context, dim3(static_cast<unsigned>(problem.tile_count * problem.kv_heads)), Shape::threads,
                 TileMemory<T, Shape, width>::bytes, attend_tile<T, width, Shape>, problem);
 }
 
 /// Launches the tensor-core kernel for 16-bit types if there is one for the head width.
 template <class Shape, class T>
-bool launch_tensor(cuda::Context& context, const AttentionProblem<T>& problem) {
+bool launch_tensor(lazyllm::cuda::Context& context, const AttentionProblem<T>& problem) {
   switch (problem.head_dim) {
     case 32: launch_tiles<32, Shape>(context, problem); return true;
     case 64: launch_tiles<64, Shape>(context, problem); return true;
@@ -378,4 +377,4 @@ bool launch_tensor(cuda::Context& context, const AttentionProblem<T>& problem) {
   }
 }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

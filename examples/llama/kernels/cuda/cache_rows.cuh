@@ -2,7 +2,7 @@
 
 #include "examples/llama/kernels/cuda/device_plan.hpp"
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 /// Where a token's K and V lie, in elements from the first of its layer and head.
 template <class T>
@@ -14,4 +14,4 @@ __device__ Index offset_of(const KvView<T>& cache, Position position) {
   return cache.page_table[place >> page] * cache.page_stride + (place & (size - 1)) * cache.position_stride;
 }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

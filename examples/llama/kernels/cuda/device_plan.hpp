@@ -1,5 +1,7 @@
 #pragma once
 
+#include <lazyllm/cuda.cuh>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -8,12 +10,9 @@
 #include <vector>
 
 #include "examples/llama/kernels/attention_shape.hpp"
-#include "lazyllm/backend/cuda/context.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/kv/paged_keys.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// Where K and V of one sequence lie on the device, in all layers: contiguous, or in pages that may be anywhere behind
 /// `keys`. A value lies at the same offset from `values` as its key from `keys`. Strides count elements. Trivially
@@ -33,7 +32,7 @@ struct KvView {
   bool operator==(const KvView&) const = default;
 
   /// The keys of a layer as the library's scoring reads them; of a contiguous view without a page table.
-  PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
+  lazyllm::PagedKeys<T> paged_keys(Index layer, Index kv_heads) const {
     return {keys + layer * layer_stride, page_table, page_size, page_stride, position_stride, head_stride, kv_heads};
   }
 };
@@ -77,15 +76,15 @@ class DevicePlan {
     Index part_count = 0;
   };
 
-  /// Throws `lazyllm::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
+  /// Throws `std::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
   explicit DevicePlan(const AttentionShape& shape);
 
   /// Enqueues copies of what has changed since the last call. `caches` are the sequences' in the order of the plan;
   /// `plan` and `caches` may be changed at once. The page tables that the views point to are read by the kernels, so
   /// they must be there when these run. Where `plan.last_rows_only()`, the queries of the attention are the last row of
-  /// each sequence, row s that of sequence s. Throws `lazyllm::invalid_argument` if the plan has not one cache for each
+  /// each sequence, row s that of sequence s. Throws `std::invalid_argument` if the plan has not one cache for each
   /// sequence, a cache is too small or has an impossible layout; `cuda_error` if there is no memory.
-  void update(cuda::Context& context, const LayerPlan& plan, std::span<const KvView<T>> caches);
+  void update(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches);
 
   const AttentionShape& shape() const { return shape_; }
   Index rows() const { return std::ssize(lists_.positions); }             ///< of the plan
@@ -124,10 +123,10 @@ class DevicePlan {
     bool last_rows_only = false;
   };
 
-  void check(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
-  bool on_device(const LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  void check(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
+  bool on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
   void cut(std::int32_t sequence, Positions limits);
-  void upload(cuda::Context& context);
+  void upload(lazyllm::cuda::Context& context);
 
   AttentionShape shape_;
   Index tokens_ = 0;
@@ -140,7 +139,7 @@ class DevicePlan {
   Lists lists_;
   bool uploaded_ = false;
   // On the device.
-  cuda::DeviceMemory memory_;
+  lazyllm::cuda::Context::Buffer<std::byte> memory_;
   const Position* positions_ = nullptr;
   const std::int32_t* row_sequences_ = nullptr;
   const Position* query_positions_ = nullptr;
@@ -155,4 +154,4 @@ extern template class DevicePlan<float>;
 extern template class DevicePlan<__half>;
 extern template class DevicePlan<__nv_bfloat16>;
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,12 +6,10 @@
 
 #include <cstdint>
 
-#include "lazyllm/core/positions.hpp"
-
 /// \file
 /// Elements of rows, one by one and by 16 bytes.
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 __device__ inline float widen(float value) { return value; }
 __device__ inline float widen(__half value) { return __half2float(value); }
@@ -72,4 +70,4 @@ bool by_16_bytes(std::initializer_list<const void*> addresses, Strides... stride
   return bits % 16 == 0;
 }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels

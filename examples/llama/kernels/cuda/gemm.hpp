@@ -1,5 +1,7 @@
 #pragma once
 
+#include <lazyllm/cuda.cuh>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <library_types.h>
@@ -10,11 +12,9 @@
 #include <memory>
 #include <type_traits>
 
-#include "lazyllm/backend/cuda/context.hpp"
-#include "lazyllm/core/rows.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// A dense layer on the device: weights `[out x in]` row-major and a bias `[out]`, or null. Nothing is owned.
 template <class T>
@@ -28,7 +28,7 @@ struct LinearView {
 /// Matrix products on the device, by cuBLASLt: inputs of `float`, `__half` or `__nv_bfloat16`, sums in float. Remembers
 /// the best algorithm for each shape that it has met. Serves one thread of the caller at a time; all work is enqueued
 /// on the context's stream and takes scratch memory of the context. `x` `[rows x in]` and `y` `[rows x out]` may have
-/// gaps between rows. All throw `lazyllm::invalid_argument` when the shapes do not fit each other, `cuda_error` when a
+/// gaps between rows. All throw `std::invalid_argument` when the shapes do not fit each other, `cuda_error` when a
 /// call of cuBLASLt fails.
 class Gemm {
  public:
@@ -41,13 +41,13 @@ class Gemm {
   /// number of rows, 0 included.
   template <class T, class Y>
   requires std::same_as<Y, T> || std::same_as<Y, float>
-  void apply(cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y) {
+  void apply(lazyllm::cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y) {
     multiply(context, linear, x, y, false);
   }
 
   /// y += x W^T + bias, summed before the result is rounded to T: a residual connection.
   template <class T>
-  void accumulate(cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<T> y) {
+  void accumulate(lazyllm::cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<T> y) {
     multiply(context, linear, x, y, true);
   }
 
@@ -79,13 +79,13 @@ class Gemm {
   }
 
   template <class T, class Y>
-  void multiply(cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y,
+  void multiply(lazyllm::cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y,
                 bool accumulate) {
     if (x.width != linear.in || y.width != linear.out || x.rows != y.rows)
-      detail::fail("Gemm: x [", x.rows, " x ", x.width, "] and y [", y.rows, " x ", y.width, "], allowed are [rows x ",
-                   linear.in, "] and [rows x ", linear.out, "]");
+      fail("Gemm: x [", x.rows, " x ", x.width, "] and y [", y.rows, " x ", y.width, "], allowed are [rows x ",
+           linear.in, "] and [rows x ", linear.out, "]");
     if (linear.bias != nullptr && !std::same_as<T, Y>)
-      detail::fail("Gemm: a bias with results of another type than the weights is not supported");
+      fail("Gemm: a bias with results of another type than the weights is not supported");
     if (x.rows == 0) return;
     const Index alignment = alignment_of(x.data, y.data, linear.weights, linear.bias);
     multiply(context,
@@ -95,10 +95,10 @@ class Gemm {
   }
 
   /// The same whatever the types, for at least one row.
-  void multiply(cuda::Context& context, const Problem& problem, const void* weights, const void* bias, const void* x,
-                void* y);
+  void multiply(lazyllm::cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
+                const void* x, void* y);
 
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

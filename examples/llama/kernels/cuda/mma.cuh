@@ -14,7 +14,7 @@
 
 #ifdef __CUDACC__
 
-namespace lazyllm::llama::kernels {
+namespace llama::kernels {
 
 /// c += a b, by the whole warp.
 template <class T>
@@ -78,6 +78,6 @@ __device__ inline float fast_exp2(float x) {
   return result;
 }
 
-}  // namespace lazyllm::llama::kernels
+}  // namespace llama::kernels
 
 #endif

@@ -4,18 +4,13 @@
 #include <numeric>
 #include <vector>
 
+#include "examples/llama/kernels/cuda/block.cuh"
 #include "examples/llama/kernels/cuda/elements.cuh"
-#include "lazyllm/backend/cuda/block.cuh"
-#include "lazyllm/backend/cuda/launch.cuh"
-#include "lazyllm/backend/cuda/rows.cuh"
-#include "lazyllm/error.hpp"
+#include "examples/llama/kernels/cuda/launch.cuh"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace kernels {
-
-using cuda::detail::block_sum;
-using cuda::detail::thread;
-using cuda::detail::threads;
 
 constexpr int most_threads = 256;
 
@@ -63,7 +58,7 @@ __global__ void __launch_bounds__(most_threads) gate_row(const RowsView<const T>
 namespace {
 
 void check(const char* what, bool fits) {
-  if (!fits) detail::fail(what, ": the shapes of the arguments do not fit each other");
+  if (!fits) fail(what, ": the shapes of the arguments do not fit each other");
 }
 
 /// Whole warps for so much work, up to `most_threads`.
@@ -74,13 +69,13 @@ unsigned threads_for(Index work) {
 }  // namespace
 
 template <class T>
-void rms_norm(cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
+void rms_norm(lazyllm::cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
               RowsView<T> out) {
   check("rms_norm", x.rows == out.rows && x.width == out.width && x.width == std::ssize(weight));
   if (x.rows == 0 || x.width == 0) return;
   const auto launch = [&](auto kernel, Index count) {
-    cuda::detail::launch(context, dim3(static_cast<unsigned>(x.rows)), threads_for(x.width / count), kernel, x,
-                         weight.data(), epsilon, out);
+    kernels::launch(context, dim3(static_cast<unsigned>(x.rows)), threads_for(x.width / count), kernel, x,
+                    weight.data(), epsilon, out);
   };
   constexpr int whole = kernels::whole_pack<T>;
   if (kernels::by_16_bytes<T>({x.data, weight.data(), out.data}, x.stride, out.stride, x.width)) {
@@ -91,13 +86,13 @@ void rms_norm(cuda::Context& context, RowsView<const T> x, std::span<const float
 }
 
 template <class T>
-void swiglu(cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out) {
+void swiglu(lazyllm::cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out) {
   check("swiglu", gate_up.rows == out.rows && gate_up.width == 2 * out.width);
   if (out.rows == 0 || out.width == 0) return;
   const auto launch = [&](auto kernel, Index count) {
     const unsigned threads = threads_for(out.width / count);
     const auto blocks = static_cast<unsigned>((out.width / count + threads - 1) / threads);
-    cuda::detail::launch(context, dim3(static_cast<unsigned>(out.rows), blocks), threads, kernel, gate_up, out);
+    kernels::launch(context, dim3(static_cast<unsigned>(out.rows), blocks), threads, kernel, gate_up, out);
   };
   constexpr int whole = kernels::whole_pack<T>;
   if (kernels::by_16_bytes<T>({gate_up.data, out.data}, gate_up.stride, out.stride, out.width)) {
@@ -108,11 +103,11 @@ void swiglu(cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out) 
 }
 
 template <class T>
-void embed(cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens, RowsView<T> out) {
+void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens,
+           RowsView<T> out) {
   check("embed", out.rows == std::ssize(tokens) && out.width == table.width);
   for (const std::int32_t token : tokens) {
-    if (token < 0 || token >= table.rows)
-      detail::fail("embed: token ", token, " is out of range 0 to ", table.rows - 1);
+    if (token < 0 || token >= table.rows) fail("embed: token ", token, " is out of range 0 to ", table.rows - 1);
   }
   const std::vector<Index> from(tokens.begin(), tokens.end());
   std::vector<Index> to(tokens.size());
@@ -120,13 +115,13 @@ void embed(cuda::Context& context, RowsView<const T> table, std::span<const std:
   copy_rows<T>(context, table, from, out, to);
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                           \
-  template void rms_norm(cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
-  template void swiglu(cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
-  template void embed(cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
+#define LAZYLLM_INSTANTIATE(T)                                                                                    \
+  template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
+  template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
+  template void embed(lazyllm::cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(__half)
 LAZYLLM_INSTANTIATE(__nv_bfloat16)
 #undef LAZYLLM_INSTANTIATE
 
-}  // namespace lazyllm::llama
+}  // namespace llama

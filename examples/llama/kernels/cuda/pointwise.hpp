@@ -1,44 +1,47 @@
 #pragma once
 
+#include <lazyllm/cuda.cuh>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
 #include <span>
 
-#include "lazyllm/backend/cuda/context.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "examples/llama/library.hpp"
 
 /// \file
 /// The small operations of a layer on the device, with the names that they have on the CPU. Each treats every row
 /// alone, in float, and rounds its result to T once; `T` is `float`, `__half` or `__nv_bfloat16`. All matrices and
 /// weights are device memory, accessed by 16 bytes where widths and addresses allow it. All work is enqueued on the
-/// context's stream. All throw `lazyllm::invalid_argument` when shapes do not fit each other, before any work is
+/// context's stream. All throw `std::invalid_argument` when shapes do not fit each other, before any work is
 /// enqueued, and `cuda_error` when a launch fails.
-namespace lazyllm::llama {
+namespace llama {
 
 /// out = weight * x / sqrt(mean(x^2) + epsilon) for each row. `weight` `[width]`, on the device; `out` may be `x`.
 template <class T>
-void rms_norm(cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
+void rms_norm(lazyllm::cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
               RowsView<T> out);
 
 /// out `[rows x width]` = silu(gate) * up, where `gate_up` `[rows x 2 * width]` has the gate first.
 template <class T>
-void swiglu(cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out);
+void swiglu(lazyllm::cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out);
 
 /// Row i of `out` `[tokens x width]` is row `tokens[i]` of `table` `[vocab x width]`. `tokens` are the host's and may
-/// be changed at once; their copy takes scratch memory of the context. Throws `lazyllm::invalid_argument` for a token
+/// be changed at once; their copy takes scratch memory of the context. Throws `std::invalid_argument` for a token
 /// outside 0 .. vocab - 1.
 template <class T>
-void embed(cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens, RowsView<T> out);
+void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<const std::int32_t> tokens,
+           RowsView<T> out);
 
-#define LAZYLLM_DECLARE(T)                                                                                      \
-  extern template void rms_norm(cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
-  extern template void swiglu(cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
-  extern template void embed(cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
+#define LAZYLLM_DECLARE(T)                                                                                 \
+  extern template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, \
+                                RowsView<T>);                                                              \
+  extern template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                    \
+  extern template void embed(lazyllm::cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(__half)
 LAZYLLM_DECLARE(__nv_bfloat16)
 #undef LAZYLLM_DECLARE
 
-}  // namespace lazyllm::llama
+}  // namespace llama

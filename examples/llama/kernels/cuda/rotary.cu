@@ -2,17 +2,14 @@
 
 #include <algorithm>
 
+#include "examples/llama/kernels/cuda/block.cuh"
 #include "examples/llama/kernels/cuda/cache_rows.cuh"
 #include "examples/llama/kernels/cuda/elements.cuh"
-#include "lazyllm/backend/cuda/block.cuh"
-#include "lazyllm/backend/cuda/launch.cuh"
-#include "lazyllm/error.hpp"
+#include "examples/llama/kernels/cuda/launch.cuh"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace kernels {
-
-using cuda::detail::thread;
-using cuda::detail::threads;
 
 constexpr int most_threads = 256;
 
@@ -104,10 +101,10 @@ template <class T>
 void check(const char* what, const DevicePlan<T>& plan, const RotaryView& table, Index rows, Index wanted_rows,
            Index width, Index wanted_width) {
   if (rows != wanted_rows || width != wanted_width || table.head_dim != plan.shape().head_dim)
-    detail::fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_dim, ", allowed are [",
-                 wanted_rows, " x ", wanted_width, "] with head width ", plan.shape().head_dim);
+    fail(what, ": rows [", rows, " x ", width, "] with head width ", table.head_dim, ", allowed are [", wanted_rows,
+         " x ", wanted_width, "] with head width ", plan.shape().head_dim);
   if (plan.tokens() > table.positions)
-    detail::fail(what, ": position ", plan.tokens() - 1, " is out of range 0 to ", table.positions - 1);
+    fail(what, ": position ", plan.tokens() - 1, " is out of range 0 to ", table.positions - 1);
 }
 
 /// Calls `launch(blocks, threads)` for the pairs of `rows` rows of `width` elements.
@@ -121,13 +118,13 @@ void for_pairs(Index rows, Index width, Index count, const Launch& launch) {
 }  // namespace
 
 template <class T>
-void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, RowsView<T> queries) {
+void rotate(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, const RotaryView& table, RowsView<T> queries) {
   const AttentionShape& shape = plan.shape();
   check("rotate", plan, table, queries.rows, plan.query_rows(), queries.width, shape.heads * shape.head_dim);
   if (queries.rows == 0) return;
   const auto run = [&](auto kernel, Index count) {
     for_pairs(queries.rows, queries.width, count, [&](dim3 blocks, unsigned threads) {
-      cuda::detail::launch(context, blocks, threads, kernel, table, plan.query_positions(), queries);
+      kernels::launch(context, blocks, threads, kernel, table, plan.query_positions(), queries);
     });
   };
   constexpr int whole = kernels::whole_pack<T>;
@@ -139,7 +136,7 @@ void rotate(cuda::Context& context, const DevicePlan<T>& plan, const RotaryView&
 }
 
 template <class T>
-void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
+void write_key_values(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
                       RowsView<const T> key_values) {
   const AttentionShape& shape = plan.shape();
   const Index width = shape.kv_heads * shape.head_dim;
@@ -147,8 +144,8 @@ void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index l
   if (key_values.rows == 0) return;
   const auto run = [&](auto kernel, Index count) {
     for_pairs(key_values.rows, width, count, [&](dim3 blocks, unsigned threads) {
-      cuda::detail::launch(context, blocks, threads, kernel, table, plan.positions(), plan.row_sequences(),
-                           plan.caches(), layer, static_cast<int>(shape.kv_heads), key_values);
+      kernels::launch(context, blocks, threads, kernel, table, plan.positions(), plan.row_sequences(), plan.caches(),
+                      layer, static_cast<int>(shape.kv_heads), key_values);
     });
   };
   constexpr int whole = kernels::whole_pack<T>;
@@ -160,12 +157,13 @@ void write_key_values(cuda::Context& context, const DevicePlan<T>& plan, Index l
   }
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                \
-  template void rotate(cuda::Context&, const DevicePlan<T>&, const RotaryView&, RowsView<T>); \
-  template void write_key_values(cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, RowsView<const T>);
+#define LAZYLLM_INSTANTIATE(T)                                                                            \
+  template void rotate(lazyllm::cuda::Context&, const DevicePlan<T>&, const RotaryView&, RowsView<T>);    \
+  template void write_key_values(lazyllm::cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, \
+                                 RowsView<const T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(__half)
 LAZYLLM_INSTANTIATE(__nv_bfloat16)
 #undef LAZYLLM_INSTANTIATE
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -7,7 +7,7 @@
 
 /// \file
 /// Models on a CUDA device, for host code: no CUDA header is needed.
-namespace lazyllm::llama {
+namespace llama {
 
 /// Loads a model to the current device. `dtype` is f32, f16 or bf16. Throws `lazyllm::cuda_error` if there is no
 /// device or not enough of its memory, and what `weights` throws.
@@ -19,4 +19,4 @@ std::unique_ptr<AnyModel> open_cuda_model_f32(const ModelConfig& config, const W
 std::unique_ptr<AnyModel> open_cuda_model_f16(const ModelConfig& config, const WeightSource& weights);
 std::unique_ptr<AnyModel> open_cuda_model_bf16(const ModelConfig& config, const WeightSource& weights);
 
-}  // namespace lazyllm::llama
+}  // namespace llama

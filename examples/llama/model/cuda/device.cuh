@@ -1,5 +1,7 @@
 #pragma once
 
+#include <lazyllm/cuda.cuh>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,65 +15,52 @@
 #include <vector>
 
 #include "examples/llama/kernels/cuda/attention.hpp"
+#include "examples/llama/kernels/cuda/block.cuh"
+#include "examples/llama/kernels/cuda/device_array.hpp"
 #include "examples/llama/kernels/cuda/device_plan.hpp"
 #include "examples/llama/kernels/cuda/gemm.hpp"
+#include "examples/llama/kernels/cuda/launch.cuh"
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 #include "examples/llama/kernels/cuda/rotary.hpp"
 #include "examples/llama/kernels/rotary_table.hpp"
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/decoder.hpp"
 #include "examples/llama/model/kv_cache.hpp"
 #include "examples/llama/model/model.hpp"
-#include "lazyllm/cuda.cuh"
 
 /// \file
 /// The host on a CUDA device: `Model<T, CudaDevice>` and its decoders.
-namespace lazyllm::llama {
-
-/// The values of T in device memory.
-template <class T>
-class DeviceArray {
- public:
-  DeviceArray() = default;
-
-  /// Uninitialised. Throws `lazyllm::cuda_error` without memory.
-  DeviceArray(cudaStream_t stream, Index count)
-      : memory_(stream, count * static_cast<Index>(sizeof(T))), count_(count) {}
-
-  T* data() const { return reinterpret_cast<T*>(memory_.data()); }
-  std::span<const T> values() const { return {data(), static_cast<std::size_t>(count_)}; }
-  Index bytes() const { return memory_.bytes(); }
-
- private:
-  cuda::DeviceMemory memory_;
-  Index count_ = 0;
-};
+namespace llama {
 
 /// A number of bytes, for messages.
 inline std::string in_mebibytes(Index bytes) { return std::to_string((bytes + (Index{1} << 20) - 1) >> 20) + " MiB"; }
 
 /// The error with what it happened at in front.
-inline cuda_error error_at(const std::string& what, const cuda_error& error) {
+inline lazyllm::cuda_error error_at(const std::string& what, const lazyllm::cuda_error& error) {
   std::string_view reason = error.what();
   if (reason.starts_with("lazyllm: ")) reason.remove_prefix(9);
-  return cuda_error("lazyllm: " + what + ": " + std::string(reason));
+  return lazyllm::cuda_error(what + ": " + std::string(reason));
 }
 
 /// Large copies go through pinned memory in pieces of this size, some of which are under way at a time.
 inline constexpr Index upload_bytes = Index{2} << 20;
 
-/// What converts value i.
-template <class From, class To>
-struct Convert {
-  const From* from;
-  To* to;
+namespace kernels {
 
-  LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const { to[i] = static_cast<To>(static_cast<float>(from[i])); }
-};
+inline constexpr unsigned convert_threads = 256;
+
+template <class From, class To>
+__global__ void __launch_bounds__(convert_threads) convert(const From* from, Index count, To* to) {
+  const Index i = Index{blockIdx.x} * convert_threads + thread();
+  if (i < count) to[i] = static_cast<To>(static_cast<float>(from[i]));
+}
+
+}  // namespace kernels
 
 /// Enqueues a copy of `count` values at `from`, which need not be aligned, to the device as To. `from` may be changed
 /// afterwards.
 template <class From, class To>
-void upload_as(cuda::Context& context, const std::byte* from, Index count, To* to) {
+void upload_as(lazyllm::cuda::Context& context, const std::byte* from, Index count, To* to) {
   constexpr Index piece = upload_bytes / static_cast<Index>(sizeof(From));
   for (Index first = 0; first < count; first += piece) {
     const Index values = std::min(piece, count - first);
@@ -84,8 +73,9 @@ void upload_as(cuda::Context& context, const std::byte* from, Index count, To* t
     } else {
       std::byte* const stored = context.workspace(bytes);
       context.upload(stored, bytes, fill);
-      cuda::detail::for_each(context, static_cast<std::uint32_t>(values),
-                             Convert<From, To>{reinterpret_cast<const From*>(stored), to + first});
+      const auto blocks = static_cast<unsigned>((values + kernels::convert_threads - 1) / kernels::convert_threads);
+      kernels::launch(context, dim3(blocks), kernels::convert_threads, kernels::convert<From, To>,
+                      reinterpret_cast<const From*>(stored), values, to + first);
     }
   }
 }
@@ -95,7 +85,7 @@ template <class T>
 struct CacheKeys {
   using value_type = T;
 
-  PagedKeys<T> pages;  ///< without a page table: all in one piece
+  lazyllm::PagedKeys<T> pages;  ///< without a page table: all in one piece
   Index heads = 0;
 
   LAZYLLM_HOST_DEVICE constexpr const T* key(Position position, Index head) const {
@@ -109,7 +99,7 @@ template <class T>
 class CudaAttention {
  public:
   /// Throws `lazyllm::cuda_error` without device memory.
-  CudaAttention(cuda::Context& context, const ModelConfig& config, const KvRoom& room)
+  CudaAttention(lazyllm::cuda::Context& context, const ModelConfig& config, const KvRoom& room)
       : plan_({config.heads, config.kv_heads, config.head_dim, attention_scale(config)}) {
     const bool paged = room.page_size > 0;
     const Index page = paged ? room.page_size : room.capacity;
@@ -123,9 +113,9 @@ class CudaAttention {
     view.page_size = room.page_size;
     const Index values = config.layers * view.layer_stride;
     try {
-      keys_ = DeviceArray<T>(context.stream(), values);
-      values_ = DeviceArray<T>(context.stream(), values);
-    } catch (const cuda_error& error) {
+      keys_ = DeviceArray<T>(context, values);
+      values_ = DeviceArray<T>(context, values);
+    } catch (const lazyllm::cuda_error& error) {
       const Index bytes = 2 * values * static_cast<Index>(sizeof(T));
       throw error_at("K/V of " + std::to_string(room.sequences) + " x " + std::to_string(room.capacity) +
                          " tokens need " + in_mebibytes(bytes) + " on the device",
@@ -137,7 +127,7 @@ class CudaAttention {
       for (Index s = 0; s < room.sequences; ++s) {
         for (Index p = 0; p < pages; ++p) tables.push_back(static_cast<std::int32_t>(p * room.sequences + s));
       }
-      page_tables_ = DeviceArray<std::int32_t>(context.stream(), std::ssize(tables));
+      page_tables_ = DeviceArray<std::int32_t>(context, std::ssize(tables));
       context.upload(std::span<const std::int32_t>(tables), page_tables_.data());
     }
     for (Index s = 0; s < room.sequences; ++s) {
@@ -148,7 +138,7 @@ class CudaAttention {
     }
     RotaryTable table(config.head_dim, config.rope_theta, config.rope_scaling, config.rope_interleaved);
     table.reserve(view.capacity);
-    angles_ = DeviceArray<float>(context.stream(), view.capacity * config.head_dim);
+    angles_ = DeviceArray<float>(context, view.capacity * config.head_dim);
     upload_as<float>(context, reinterpret_cast<const std::byte*>(table.cosines(0)), view.capacity * config.head_dim,
                      angles_.data());
     rotary_ = {angles_.data(), view.capacity, config.head_dim, config.rope_interleaved};
@@ -156,14 +146,15 @@ class CudaAttention {
 
   /// Rotates the keys in `key_values` `[plan.rows() x 2 * kv_heads * head_dim]` on the way to their positions in the
   /// caches; the values go along.
-  void store(cuda::Context& context, const LayerPlan& plan, Index layer, RowsView<T> key_values) {
+  void store(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan, Index layer, RowsView<T> key_values) {
     plan_.update(context, plan, caches_);
     write_key_values(context, plan_, layer, rotary_, RowsView<const T>(key_values));
   }
 
   /// Rotates `queries` in place and writes what they attend to, to `mixed`. Both have a row for each of the plan of the
   /// last `store` or, where `plan.last_rows_only()`, for each sequence.
-  void attend(cuda::Context& context, const LayerPlan&, Index layer, RowsView<T> queries, RowsView<T> mixed) {
+  void attend(lazyllm::cuda::Context& context, const lazyllm::LayerPlan&, Index layer, RowsView<T> queries,
+              RowsView<T> mixed) {
     rotate(context, plan_, rotary_, queries);
     attention(context, plan_, layer, RowsView<const T>(queries), mixed);
   }
@@ -188,12 +179,12 @@ class CudaAttention {
 /// The CUDA backend with cuBLASLt. `T` is `float`, `__half` or `__nv_bfloat16`. One model serves one thread of the
 /// caller at a time.
 struct CudaDevice {
-  using Context = cuda::Context;
+  using Context = lazyllm::cuda::Context;
   using Execution = cudaStream_t;
   using Vector = DeviceArray<float>;
 
   template <class T>
-  using Sequence = cuda::Sequence<T, cuda::PooledStorage>;
+  using Sequence = lazyllm::cuda::Sequence<T, lazyllm::cuda::PooledStorage>;
   template <class T>
   using Attention = CudaAttention<T>;
 
@@ -251,7 +242,7 @@ struct CudaDevice {
     DeviceArray<To> joined(std::span<const Tensor> tensors) {
       Index count = 0;
       for (const Tensor& tensor : tensors) count += tensor.elements();
-      DeviceArray<To> values(context_.stream(), count);
+      DeviceArray<To> values(context_, count);
       To* to = values.data();
       for (const Tensor& tensor : tensors) {
         switch (tensor.dtype) {
@@ -264,7 +255,7 @@ struct CudaDevice {
       return values;
     }
 
-    cuda::Context context_;
+    lazyllm::cuda::Context context_;
     std::shared_ptr<Gemm> gemm_;
   };
 
@@ -301,7 +292,7 @@ struct CudaDevice {
   static RowsView<const float> download(Context& context, RowsView<float> rows) {
     const Index bytes = rows.rows * rows.width * static_cast<Index>(sizeof(float));
     auto* const host = reinterpret_cast<float*>(context.results(bytes));
-    cuda::detail::check(
+    kernels::check(
         cudaMemcpyAsync(host, rows.data, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, context.stream()),
         "cudaMemcpyAsync");
     context.synchronize();
@@ -309,4 +300,4 @@ struct CudaDevice {
   }
 };
 
-}  // namespace lazyllm::llama
+}  // namespace llama

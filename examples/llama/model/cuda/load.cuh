@@ -7,13 +7,13 @@
 #include "examples/llama/model/cuda/device.cuh"
 #include "examples/llama/model/held_model.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 /// The stream of all models of the program.
 inline cudaStream_t model_stream() {
   static const cudaStream_t stream = [] {
     cudaStream_t created = nullptr;
-    cuda::detail::check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    kernels::check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     return created;
   }();
   return stream;
@@ -21,19 +21,20 @@ inline cudaStream_t model_stream() {
 
 /// Elements of all weights.
 inline Index weight_count(const ModelConfig& config) {
-  const Index attention = 2 * config.width * (config.heads + config.kv_heads) * config.head_dim;
-  const Index layer = attention + 3 * config.width * config.intermediate_size + 2 * config.width;
-  return config.layers * layer + config.width + (config.tied_embeddings ? 1 : 2) * config.vocab * config.width;
+  const Index attention = 2 * config.hidden_size * (config.heads + config.kv_heads) * config.head_dim;
+  const Index layer = attention + 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size;
+  return config.layers * layer + config.hidden_size +
+         (config.tied_embeddings ? 1 : 2) * config.vocab * config.hidden_size;
 }
 
 template <class T>
 std::unique_ptr<AnyModel> load_to_device(const ModelConfig& config, const WeightSource& weights) {
   try {
     return std::make_unique<HeldModel<T, CudaDevice>>(config, weights, model_stream());
-  } catch (const cuda_error& error) {
+  } catch (const lazyllm::cuda_error& error) {
     const Index bytes = weight_count(config) * static_cast<Index>(sizeof(T));
     throw error_at("the model's weights need " + in_mebibytes(bytes) + " on the device", error);
   }
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -1,9 +1,9 @@
 #include "examples/llama/model/cuda/load.cuh"
 
-namespace lazyllm::llama {
+namespace llama {
 
 std::unique_ptr<AnyModel> open_cuda_model_bf16(const ModelConfig& config, const WeightSource& weights) {
   return load_to_device<__nv_bfloat16>(config, weights);
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,10 +2,10 @@
 
 #include <string>
 
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/cuda/cuda_model.hpp"
-#include "lazyllm/error.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 
 std::unique_ptr<AnyModel> open_cuda_model(const ModelConfig& config, const WeightSource& weights,
                                           std::string_view dtype) {
@@ -13,13 +13,13 @@ std::unique_ptr<AnyModel> open_cuda_model(const ModelConfig& config, const Weigh
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code != cudaSuccess || devices == 0) {
     cudaGetLastError();  // so that the next call does not report this one again
-    throw cuda_error(std::string("--device cuda: no CUDA device: ") +
-                     cudaGetErrorString(code == cudaSuccess ? cudaErrorNoDevice : code));
+    throw lazyllm::cuda_error(std::string("--device cuda: no CUDA device: ") +
+                              cudaGetErrorString(code == cudaSuccess ? cudaErrorNoDevice : code));
   }
   if (dtype == "f32") return open_cuda_model_f32(config, weights);
   if (dtype == "f16") return open_cuda_model_f16(config, weights);
   if (dtype == "bf16") return open_cuda_model_bf16(config, weights);
-  lazyllm::detail::fail("--dtype ", dtype, " is not one of f32, f16 and bf16, the types on a CUDA device");
+  fail("--dtype ", dtype, " is not one of f32, f16 and bf16, the types on a CUDA device");
 }
 
-}  // namespace lazyllm::llama
+}  // namespace llama

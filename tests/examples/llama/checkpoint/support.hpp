@@ -14,7 +14,7 @@
 
 #include "tests/examples/llama/files.hpp"
 
-namespace lazyllm::llama::testing {
+namespace llama::testing {
 
 using test::TemporaryFolder;
 
@@ -70,4 +70,4 @@ inline nlohmann::json llama_json(const nlohmann::json& changes = nlohmann::json:
   return config;
 }
 
-}  // namespace lazyllm::llama::testing
+}  // namespace llama::testing

@@ -7,7 +7,7 @@
 #include "examples/llama/checkpoint/error.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -34,7 +34,7 @@ TEST_CASE("a directory with one safetensors file") {
   directory.write("config.json", llama_json().dump());
   directory.write("model.safetensors", tensor_a);
   const Checkpoint checkpoint(directory.path());
-  CHECK(checkpoint.config().width == 32);
+  CHECK(checkpoint.config().hidden_size == 32);
   CHECK(checkpoint.has("model.norm.weight"));
   CHECK_FALSE(checkpoint.has("model.embed_tokens.weight"));
   CHECK(floats(checkpoint.tensor("model.norm.weight", {1, 2})) == std::vector<float>{1.5f, -2.0f});
@@ -158,7 +158,7 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
   }
   const Checkpoint checkpoint(stories260k());
   const ModelConfig& config = checkpoint.config();
-  CHECK(config.width == 64);
+  CHECK(config.hidden_size == 64);
   CHECK(config.layers == 5);
   CHECK(config.heads == 8);
   CHECK(config.kv_heads == 4);
@@ -193,4 +193,4 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -6,7 +6,7 @@
 #include "examples/llama/checkpoint/llama2c.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -114,4 +114,4 @@ TEST_CASE("numbers of a llama2.c header out of range are named") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -5,7 +5,7 @@
 #include "examples/llama/checkpoint/mapped_file.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -37,4 +37,4 @@ TEST_CASE("files that cannot be mapped give an error that names them") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -1,11 +1,11 @@
 #include <limits>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/checkpoint/model_config.hpp"
-#include "lazyllm/error.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -38,7 +38,7 @@ TEST_CASE("Llama 2: every field arrives") {
   const ModelConfig config = read(llama_json());
   CHECK(config.architecture == "LlamaForCausalLM");
   CHECK(config.vocab == 96);
-  CHECK(config.width == 32);
+  CHECK(config.hidden_size == 32);
   CHECK(config.layers == 3);
   CHECK(config.heads == 4);
   CHECK(config.kv_heads == 2);
@@ -147,11 +147,11 @@ TEST_CASE("a sequence may be as long as the window and the context, no longer") 
   const ModelConfig plain = read(llama_json());
   CHECK_NOTHROW(check_length(plain, 0));
   CHECK_NOTHROW(check_length(plain, 128));
-  check_rejected<invalid_argument>([&] { check_length(plain, 129); }, {"129", "0 to 128", "context"});
-  check_rejected<invalid_argument>([&] { check_length(plain, -1); }, {"-1"});
+  check_rejected<std::invalid_argument>([&] { check_length(plain, 129); }, {"129", "0 to 128", "context"});
+  check_rejected<std::invalid_argument>([&] { check_length(plain, -1); }, {"-1"});
   const ModelConfig windowed = read(llama_json(mistral + Json{{"sliding_window", 32}}));
   CHECK_NOTHROW(check_length(windowed, 32));
-  check_rejected<invalid_argument>([&] { check_length(windowed, 33); }, {"33", "sliding window of 32"});
+  check_rejected<std::invalid_argument>([&] { check_length(windowed, 33); }, {"33", "sliding window of 32"});
 }
 
 TEST_CASE("Qwen2 has biases on queries, keys and values; the others may not ask for any") {
@@ -179,7 +179,7 @@ TEST_CASE("every size is checked at both ends") {
     Index most;
   };
   for (const auto& [name, most] :
-       {Field{"vocab_size", ModelLimits::vocab}, Field{"hidden_size", ModelLimits::width},
+       {Field{"vocab_size", ModelLimits::vocab}, Field{"hidden_size", ModelLimits::hidden_size},
         Field{"num_hidden_layers", ModelLimits::layers}, Field{"num_attention_heads", ModelLimits::heads},
         Field{"num_key_value_heads", ModelLimits::heads}, Field{"head_dim", ModelLimits::head_dim},
         Field{"intermediate_size", ModelLimits::intermediate_size},
@@ -201,4 +201,4 @@ TEST_CASE("every size is checked at both ends") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,7 +2,7 @@
 #include "examples/llama/checkpoint/safetensors.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -158,4 +158,4 @@ TEST_CASE("an index names plain files only") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <limits>
 
+#include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/tensor.hpp"
-#include "lazyllm/error.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama {
+namespace llama {
 namespace {
 
 using namespace testing;
@@ -63,7 +63,7 @@ TEST_CASE("a run outside the tensor is refused") {
   const Tensor tensor{DType::f16, {2, 3}, bytes_of(storage).data()};
   std::vector<float> out(4);
   const auto rejects = [&](Index first) {
-    check_rejected<invalid_argument>([&] { to_float(tensor, first, out); }, {std::to_string(first), "has 6"});
+    check_rejected<std::invalid_argument>([&] { to_float(tensor, first, out); }, {std::to_string(first), "has 6"});
   };
   rejects(-1);
   rejects(3);
@@ -74,4 +74,4 @@ TEST_CASE("a run outside the tensor is refused") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama
+}  // namespace llama

@@ -8,7 +8,7 @@
 #include "examples/llama/files/input_file.hpp"
 #include "tests/examples/llama/files.hpp"
 
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 

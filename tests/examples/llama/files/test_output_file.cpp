@@ -11,7 +11,7 @@
 #include "examples/llama/files/output_file.hpp"
 #include "tests/examples/llama/files.hpp"
 
-using namespace lazyllm::llama;
+using namespace llama;
 namespace fs = std::filesystem;
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include "examples/llama/files/printable.hpp"
 
-using namespace lazyllm::llama;
+using namespace llama;
 
 TEST_CASE("printable: no control character and no stray byte is left") {
   CHECK(printable("plain, \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "plain, \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <lazyllm/cuda.cuh>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,13 +18,12 @@
 #include "examples/llama/kernels/cuda/gemm.hpp"
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 #include "examples/llama/kernels/cuda/rotary.hpp"
-#include "lazyllm/core/layer_plan.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 #include "support/cuda_memory.hpp"
 
 /// \file
 /// The kernels of the CUDA host against slow, obvious references: on a device, and in its emulation.
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 using lazyllm::test::CudaMemory;
 using lazyllm::test::DeviceArray;
@@ -113,7 +114,7 @@ void norm_cases() {
       packed.insert(packed.end(), &in_place[static_cast<std::size_t>(i * stride)],
                     &in_place[static_cast<std::size_t>(i * stride)] + width);
     check_close(packed, expected, rounding<T>);
-    CHECK_THROWS_AS(rms_norm<T>(context, in, device_weight.span().first(0), 1e-5F, in), invalid_argument);
+    CHECK_THROWS_AS(rms_norm<T>(context, in, device_weight.span().first(0), 1e-5F, in), std::invalid_argument);
   }
 }
 
@@ -136,7 +137,7 @@ void gate_cases() {
     const RowsView<T> result(out.span().data(), rows, width);
     swiglu<T>(context, {gate_up.data(), rows, 2 * width}, result);
     check_close(out.download(), expected, rounding<T>);
-    CHECK_THROWS_AS(swiglu<T>(context, {gate_up.data(), rows, width}, result), invalid_argument);
+    CHECK_THROWS_AS(swiglu<T>(context, {gate_up.data(), rows, width}, result), std::invalid_argument);
   }
 }
 
@@ -157,8 +158,8 @@ void embed_cases() {
     }
     check_close(out.download(), expected, 0);
     CHECK_THROWS_WITH_AS(embed(context, rows, std::vector<std::int32_t>{3, 11, 0, 0}, result),
-                         "lazyllm: embed: token 11 is out of range 0 to 10", invalid_argument);
-    CHECK_THROWS_AS(embed(context, rows, std::vector<std::int32_t>{-1, 0, 0, 0}, result), invalid_argument);
+                         "embed: token 11 is out of range 0 to 10", std::invalid_argument);
+    CHECK_THROWS_AS(embed(context, rows, std::vector<std::int32_t>{-1, 0, 0, 0}, result), std::invalid_argument);
   }
 }
 
@@ -167,7 +168,8 @@ template <class T>
 class TestCache {
  public:
   /// Contiguous, heads before tokens, or in pages of `page_size` tokens in random order, tokens before heads.
-  TestCache(cuda::Context& context, const AttentionShape& shape, Index capacity, Index page_size, unsigned seed)
+  TestCache(lazyllm::cuda::Context& context, const AttentionShape& shape, Index capacity, Index page_size,
+            unsigned seed)
       : shape_(shape),
         page_size_(page_size),
         pages_(page_size == 0 ? 1 : (capacity + page_size - 1) / page_size),
@@ -215,7 +217,7 @@ class TestCache {
   std::vector<T>& keys() { return keys_; }
   std::vector<T>& values() { return values_; }
 
-  void upload(cuda::Context& context) {
+  void upload(lazyllm::cuda::Context& context) {
     context.upload(std::span<const T>(keys_), device_[0].span().data());
     context.upload(std::span<const T>(values_), device_[1].span().data());
   }
@@ -244,8 +246,8 @@ struct TestSequence {
   Index tokens() const { return keys.back() + 1; }
 };
 
-inline PlanBuffers plan_of(const std::vector<TestSequence>& sequences) {
-  PlanBuffers plan;
+inline lazyllm::PlanBuffers plan_of(const std::vector<TestSequence>& sequences) {
+  lazyllm::PlanBuffers plan;
   for (const TestSequence& sequence : sequences) {
     for (const Position row : sequence.rows) plan.append_row(row);
     for (const Position key : sequence.keys) plan.append_key(key);
@@ -255,7 +257,7 @@ inline PlanBuffers plan_of(const std::vector<TestSequence>& sequences) {
 }
 
 template <class T>
-std::vector<TestCache<T>> caches_of(cuda::Context& context, const AttentionShape& shape,
+std::vector<TestCache<T>> caches_of(lazyllm::cuda::Context& context, const AttentionShape& shape,
                                     const std::vector<TestSequence>& sequences, Index page_size) {
   std::vector<TestCache<T>> caches;
   for (const TestSequence& sequence : sequences) {
@@ -285,7 +287,7 @@ void rotary_cases() {
         batch[0].rows = batch[0].keys;
         auto caches = caches_of<T>(context, shape, batch, page_size);
         auto lists = plan_of(batch);
-        const LayerPlan layer_plan = lists.layer(0, 2);
+        const lazyllm::LayerPlan layer_plan = lists.layer(0, 2);
         DevicePlan<T> plan(shape);
         plan.update(context, layer_plan, views_of(caches));
         const Index half = shape.head_dim / 2;
@@ -322,7 +324,7 @@ void rotary_cases() {
         for (Index s = 0; s < layer_plan.sequences(); ++s) {
           auto& cache = caches[static_cast<std::size_t>(s)];
           cache.download();
-          const SequencePlan part = layer_plan.sequence(s);
+          const lazyllm::SequencePlan part = layer_plan.sequence(s);
           std::vector<T> got;
           std::vector<double> wanted;
           for (std::size_t row = 0; row < part.positions.size(); ++row) {
@@ -344,10 +346,10 @@ void rotary_cases() {
         const RotaryView too_short{device_angles.data(), 29, shape.head_dim, interleaved};
         CHECK_THROWS_WITH_AS(
             rotate(context, plan, too_short, RowsView<T>(device_queries.span().data(), layer_plan.rows(), width)),
-            "lazyllm: rotate: position 29 is out of range 0 to 28", invalid_argument);
+            "rotate: position 29 is out of range 0 to 28", std::invalid_argument);
         CHECK_THROWS_AS(write_key_values(context, plan, 1, table,
                                          RowsView<const T>(device_key_values.data(), layer_plan.rows(), kv_width)),
-                        invalid_argument);
+                        std::invalid_argument);
       }
     }
   }
@@ -355,13 +357,13 @@ void rotary_cases() {
 
 /// softmax(scale Q K^T) V of the query rows, the obvious way, in double.
 template <class T>
-std::vector<double> reference_attention(const LayerPlan& plan, const AttentionShape& shape,
+std::vector<double> reference_attention(const lazyllm::LayerPlan& plan, const AttentionShape& shape,
                                         const std::vector<T>& queries, std::vector<TestCache<T>>& caches) {
   std::vector<double> out;
   const Index group = shape.heads / shape.kv_heads;
   std::size_t query_at = 0;
   for (Index s = 0; s < plan.sequences(); ++s) {
-    const SequencePlan part = plan.sequence(s);
+    const lazyllm::SequencePlan part = plan.sequence(s);
     auto& cache = caches[static_cast<std::size_t>(s)];
     for (std::size_t row = plan.last_rows_only() ? part.positions.size() - 1 : 0; row < part.positions.size(); ++row) {
       for (Index head = 0; head < shape.heads; ++head) {
@@ -431,7 +433,7 @@ std::vector<T> check_attention(const AttentionCase& test) {
     caches[s].upload(context);
   }
   auto lists = plan_of(test.sequences);
-  const LayerPlan layer_plan = test.last_rows_only ? lists.layer(1, 2) : lists.layer(1, 3);
+  const lazyllm::LayerPlan layer_plan = test.last_rows_only ? lists.layer(1, 2) : lists.layer(1, 3);
   DevicePlan<T> plan(shape);
   plan.update(context, layer_plan, views_of(caches));
   const Index rows = plan.query_rows();
@@ -540,33 +542,33 @@ void plain_cases() {
 template <class T>
 void error_cases() {
   auto context = CudaMemory::make_context();
-  CHECK_THROWS_AS(DevicePlan<T>({4, 3, 32}), invalid_argument);
-  CHECK_THROWS_AS(DevicePlan<T>({4, 2, 7}), invalid_argument);
+  CHECK_THROWS_AS(DevicePlan<T>({4, 3, 32}), std::invalid_argument);
+  CHECK_THROWS_AS(DevicePlan<T>({4, 2, 7}), std::invalid_argument);
   const AttentionShape shape{2, 1, 512};
   const std::vector<TestSequence> one{{range(0, 3), {2}}};
   auto caches = caches_of<T>(context, shape, one, 0);
   auto lists = plan_of(one);
   DevicePlan<T> plan(shape);
   auto views = views_of(caches);
-  CHECK_THROWS_AS(plan.update(context, lists.layer(0, 2), {}), invalid_argument);
+  CHECK_THROWS_AS(plan.update(context, lists.layer(0, 2), {}), std::invalid_argument);
   views[0].capacity = 2;
   CHECK_THROWS_WITH_AS(plan.update(context, lists.layer(0, 2), views),
-                       "lazyllm: DevicePlan: sequence 0 has 3 tokens, out of range 0 to 2, the capacity of its cache",
-                       invalid_argument);
+                       "DevicePlan: sequence 0 has 3 tokens, out of range 0 to 2, the capacity of its cache",
+                       std::invalid_argument);
   views[0].capacity = 3;
   const std::int32_t table = 0;
   views[0].page_table = &table;
   views[0].page_size = 3;
   CHECK_THROWS_WITH_AS(plan.update(context, lists.layer(0, 2), views),
-                       "lazyllm: DevicePlan: page size 3 of sequence 0 is not a power of two", invalid_argument);
+                       "DevicePlan: page size 3 of sequence 0 is not a power of two", std::invalid_argument);
   views[0].page_table = nullptr;
   plan.update(context, lists.layer(0, 2), views);
   DeviceArray<T> queries(context, std::vector<T>(2048));
   const RowsView<const T> rows(queries.data(), 1, 1024);
   const RowsView<T> out(queries.span().data() + 1024, 1, 1024);
-  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out),
-                       "lazyllm: attention: head width 512 is out of range 2 to 256", invalid_argument);
-  CHECK_THROWS_AS(attention<T>(context, plan, 0, {queries.data(), 2, 1024}, out), invalid_argument);
+  CHECK_THROWS_WITH_AS(attention<T>(context, plan, 0, rows, out), "attention: head width 512 is out of range 2 to 256",
+                       std::invalid_argument);
+  CHECK_THROWS_AS(attention<T>(context, plan, 0, {queries.data(), 2, 1024}, out), std::invalid_argument);
 }
 
 template <class T, class Y>
@@ -587,7 +589,7 @@ void product_cases() {
       const RowsView<Y> result(y.span().data(), rows, out);
       const RowsView<const T> input(device_x.data(), rows, in);
       if (biased && !std::is_same_v<T, Y>) {
-        CHECK_THROWS_AS(gemm.apply(context, linear, input, result), invalid_argument);
+        CHECK_THROWS_AS(gemm.apply(context, linear, input, result), std::invalid_argument);
         continue;
       }
       std::vector<double> expected;
@@ -610,7 +612,7 @@ void product_cases() {
       gemm.apply(context, linear, input, result);
       check_close(y.download(), expected, rounding<Y>);
       CHECK_THROWS_AS(gemm.apply(context, linear, RowsView<const T>(device_x.data(), rows, in - 1), result),
-                      invalid_argument);
+                      std::invalid_argument);
     }
   }
 }
@@ -670,4 +672,4 @@ TEST_CASE("cuda: matrix products") {
   product_cases<__nv_bfloat16, float>();
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

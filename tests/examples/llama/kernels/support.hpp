@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/tensor.hpp"
-#include "lazyllm/core/positions.hpp"
-#include "lazyllm/core/rows.hpp"
+#include "examples/llama/library.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// A row-major matrix that owns its memory.
 template <class T>
@@ -74,4 +73,4 @@ void check_close(const Matrix<T>& got, const Matrix<Reference>& expected, double
   CHECK(worst <= allowed * largest);
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -2,10 +2,10 @@
 #include <numeric>
 
 #include "examples/llama/kernels/attention.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 /// A random sequence: K and V of `tokens` tokens in one layer, NaN where a token is not among the keys.
@@ -250,7 +250,7 @@ TEST_CASE("attention accepts no rows and rejects what does not fit") {
   const auto rejects = [&](const auto& change) {
     auto bad = good;
     change(bad);
-    CHECK_THROWS_AS(bad.run(1), invalid_argument);
+    CHECK_THROWS_AS(bad.run(1), std::invalid_argument);
   };
   rejects([](auto& bad) { bad.shape.kv_heads = 3; });
   rejects([](auto& bad) { bad.shape.head_dim = 7; });
@@ -259,8 +259,8 @@ TEST_CASE("attention accepts no rows and rejects what does not fit") {
   rejects([](auto& bad) { bad.key_limits.front() = 0; });
   rejects([](auto& bad) { std::swap(bad.key_limits[3], bad.key_limits[4]); });
   rejects([](auto& bad) { bad.key_limits.pop_back(); });
-  CHECK_THROWS_AS(good.run(0), invalid_argument);
+  CHECK_THROWS_AS(good.run(0), std::invalid_argument);
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

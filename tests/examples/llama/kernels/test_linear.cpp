@@ -1,10 +1,10 @@
 #include <string>
 
 #include "examples/llama/kernels/linear.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 /// y = before + x W^T + bias, the obvious way, in double.
@@ -111,18 +111,18 @@ TEST_CASE("linear layers accept no rows and reject what does not fit") {
   const Linear<float> linear(std::span(&tensor, 1));
   Matrix<float> x(3, 4), y(3, 6), narrow(3, 5);
   linear.apply(RowsView<const float>(nullptr, 0, 4), RowsView<float>(nullptr, 0, 6), 1);
-  CHECK_THROWS_AS(linear.apply(x.view(), narrow.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(linear.apply(x.view().subrows(0, 2), y.view(), 1), invalid_argument);
+  CHECK_THROWS_AS(linear.apply(x.view(), narrow.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(linear.apply(x.view().subrows(0, 2), y.view(), 1), std::invalid_argument);
   CHECK_THROWS_AS(linear.apply(RowsView<const float>(x.values.data(), 2, 4, 5), y.view().subrows(0, 2), 1),
-                  invalid_argument);
-  CHECK_THROWS_AS(linear.apply(x.view(), y.view(), 0), invalid_argument);
-  CHECK_THROWS_AS(linear.accumulate(narrow.view(), y.view(), 1), invalid_argument);
+                  std::invalid_argument);
+  CHECK_THROWS_AS(linear.apply(x.view(), y.view(), 0), std::invalid_argument);
+  CHECK_THROWS_AS(linear.accumulate(narrow.view(), y.view(), 1), std::invalid_argument);
   const std::vector<Tensor> unequal{tensor, tensor_of(other)};
-  CHECK_THROWS_AS(Linear<float>{std::span(unequal)}, invalid_argument);
-  CHECK_THROWS_AS(Linear<float>{std::span<const Tensor>()}, invalid_argument);
+  CHECK_THROWS_AS(Linear<float>{std::span(unequal)}, std::invalid_argument);
+  CHECK_THROWS_AS(Linear<float>{std::span<const Tensor>()}, std::invalid_argument);
   const std::vector<Tensor> biases{tensor};
-  CHECK_THROWS_AS((Linear<float>{std::span(&tensor, 1), std::span(biases)}), invalid_argument);
+  CHECK_THROWS_AS((Linear<float>{std::span(&tensor, 1), std::span(biases)}), std::invalid_argument);
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -2,10 +2,10 @@
 #include <numeric>
 
 #include "examples/llama/kernels/pointwise.hpp"
-#include "lazyllm/error.hpp"
+#include "examples/llama/library.hpp"
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 template <class T>
@@ -154,21 +154,21 @@ TEST_CASE_TEMPLATE("embedding", T, float, Eigen::bfloat16) {
 TEST_CASE("what does not fit is rejected") {
   Matrix<float> x(2, 6), y(2, 6), wide(2, 7);
   const std::vector<float> weight(6), short_weight(5);
-  CHECK_THROWS_AS(rms_norm<float>(x.view(), short_weight, 0, y.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(rms_norm<float>(x.view(), weight, 0, wide.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(swiglu<float>(x.view(), y.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(RotaryTable(7, 1e4, NoRopeScaling{}, false), invalid_argument);
+  CHECK_THROWS_AS(rms_norm<float>(x.view(), short_weight, 0, y.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(rms_norm<float>(x.view(), weight, 0, wide.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(swiglu<float>(x.view(), y.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(RotaryTable(7, 1e4, NoRopeScaling{}, false), std::invalid_argument);
   RotaryTable table(6, 1e4, NoRopeScaling{}, false);
   table.reserve(4);
   const std::vector<Position> far{1, 4}, one{1};
-  CHECK_THROWS_AS(rotate(x.view(), far, table, 1), invalid_argument);
-  CHECK_THROWS_AS(rotate(x.view(), one, table, 1), invalid_argument);
-  CHECK_THROWS_AS(rotate(wide.view(), one, table, 1), invalid_argument);
+  CHECK_THROWS_AS(rotate(x.view(), far, table, 1), std::invalid_argument);
+  CHECK_THROWS_AS(rotate(x.view(), one, table, 1), std::invalid_argument);
+  CHECK_THROWS_AS(rotate(wide.view(), one, table, 1), std::invalid_argument);
   const std::vector<std::int32_t> tokens{0, 2}, negative{-1, 0};
-  CHECK_THROWS_AS(embed(tensor_of(x), tokens, y.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(embed(tensor_of(x), negative, y.view(), 1), invalid_argument);
-  CHECK_THROWS_AS(embed(tensor_of(wide), one, y.view().subrows(0, 1), 1), invalid_argument);
+  CHECK_THROWS_AS(embed(tensor_of(x), tokens, y.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(embed(tensor_of(x), negative, y.view(), 1), std::invalid_argument);
+  CHECK_THROWS_AS(embed(tensor_of(wide), one, y.view().subrows(0, 1), 1), std::invalid_argument);
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -16,16 +16,16 @@
 #include <vector>
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/library.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/cuda/cuda_model.hpp"
-#include "lazyllm/policy/wrappers.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 #include "tests/support/runs.hpp"
 
 /// \file
 /// Tests of the host on CUDA against the host on the CPU, for a device and for its emulation.
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 inline Checkpoint small_checkpoint(const std::string& name) {
   return Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models" / name);
@@ -56,26 +56,27 @@ using Pruner = AnyModel::Pruner;
 /// One that prunes a few times on the way through `layers` layers, by any score.
 inline Pruner random_pruner(std::mt19937& random, Index layers) {
   const auto below = [&](Index end) { return static_cast<Index>(random() % static_cast<unsigned>(end)); };
-  std::vector<LayerKeep> points;
+  std::vector<lazyllm::LayerKeep> points;
   for (Index layer = 1; layer < layers; ++layer) {
     if (below(2) == 0) points.push_back({layer, 0.3 + 0.1 * static_cast<double>(below(6))});
   }
   if (points.empty()) points.push_back({1, 0.5});
-  const Schedule schedule(points);
-  AttentionScore score;
+  const lazyllm::Schedule schedule(points);
+  lazyllm::AttentionScore score;
   score.last_queries = 1 + below(3);
   score.over_layers = below(4) == 0;
   score.pooling = below(4) == 0 ? 3 : 1;
-  if (below(4) == 0) return Pruner(KeepTopP(schedule), score);
-  if (below(3) == 0) return Pruner(ProtectFirst<KeepRatio>{schedule, 2}, score);
-  return Pruner(KeepRatio(schedule), score);
+  if (below(4) == 0) return Pruner(lazyllm::KeepTopP(schedule), score);
+  if (below(3) == 0) return Pruner(lazyllm::ProtectFirst<lazyllm::KeepRatio>{schedule, 2}, score);
+  return Pruner(lazyllm::KeepRatio(schedule), score);
 }
 
 /// Positions that were active in each layer.
 using ActiveSets = std::vector<std::vector<Position>>;
 
 inline void record_active_sets(AnyDecoder& decoder, ActiveSets& sets) {
-  decoder.observe_layers([&sets](const LayerPlan& plan) { sets.emplace_back(plan.keys().begin(), plan.keys().end()); });
+  decoder.observe_layers(
+      [&sets](const lazyllm::LayerPlan& plan) { sets.emplace_back(plan.keys().begin(), plan.keys().end()); });
 }
 
 inline std::vector<float> copied(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
@@ -126,7 +127,9 @@ TEST_CASE("CUDA host: dense logits equal the CPU's, of prompts, tokens and turns
 TEST_CASE("CUDA host: keeping everything equals dense bit for bit") {
   std::mt19937 random(2);
   const Pair models("gqa2_6_layers");
-  for (const AnyPolicy& policy : {AnyPolicy(KeepAll()), AnyPolicy(KeepRatio(Schedule{{1, 1.0}, {2, 1.0}}))}) {
+  for (const lazyllm::AnyPolicy& policy :
+       {lazyllm::AnyPolicy(lazyllm::KeepAll()),
+        lazyllm::AnyPolicy(lazyllm::KeepRatio(lazyllm::Schedule{{1, 1.0}, {2, 1.0}}))}) {
     const auto dense = models.cuda->dense(30);
     const auto lazy = models.cuda->lazy(30, Pruner(policy));
     for (const Index count : {9, 1, 3}) {
@@ -181,17 +184,17 @@ inline void check_runs_in_16_bits() {
   config.context = 256;
   // Scores in 16 bits differ from host to host, drawn tokens do not; they change from step to step, so that some are
   // revived.
-  const Pruner pruner(AnyPolicy([](const PrunePoint& point) {
-    return Selection{.kind = Selection::Kind::count,
-                     .count = point.active * 3 / 5,
-                     .random_seed = static_cast<std::uint64_t>(point.tokens)};
+  const Pruner pruner(lazyllm::AnyPolicy([](const lazyllm::PrunePoint& point) {
+    return lazyllm::Selection{.kind = lazyllm::Selection::Kind::count,
+                              .count = point.active * 3 / 5,
+                              .random_seed = static_cast<std::uint64_t>(point.tokens)};
   }));
   std::mt19937 random(9);
   const unsigned cases = lazyllm::test::runs(4);  // each width in each type, whole and in pages
   for (unsigned i = 0; i < cases; ++i) {
     CAPTURE(i);
     config.head_dim = i % 3 == 0 ? 64 : 128;
-    config.width = config.heads * config.head_dim;
+    config.hidden_size = config.heads * config.head_dim;
     const WeightSource weights = random_weights();
     const auto check = [&](const AnyModel& cuda_model, const char* cpu_dtype, Index page_size) {
       CAPTURE(cpu_dtype);
@@ -223,7 +226,7 @@ inline void check_runs_in_16_bits() {
 TEST_CASE("CUDA host: K/V in pages give what K/V in one piece give, bit for bit") {
   std::mt19937 random(4);
   const Pair models("llama3_4_layers");
-  const Pruner pruner(KeepRatio(Schedule{{1, 0.6}, {3, 0.5}}));
+  const Pruner pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.6}, {3, 0.5}}));
   const auto whole = models.cuda->lazy({30, 2}, pruner);
   const auto paged = models.cuda->lazy({30, 2, 4}, pruner);
   Index revived = 0;
@@ -243,8 +246,9 @@ TEST_CASE("CUDA host: sequences of different lengths and schedules in one step g
   std::mt19937 random(5);
   const Pair models("qwen2_5_layers");
   const std::vector<Pruner> pruners = {
-      Pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
-      Pruner(KeepTopP(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3})};
+      Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.4}})), Pruner(lazyllm::KeepAll()),
+      Pruner(lazyllm::KeepTopP(lazyllm::Schedule{{2, 0.8}}),
+             lazyllm::AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 3})};
   const Index lengths[] = {12, 3, 17};
   const auto lazy = models.cuda->lazy({30, 3}, pruners);
   const auto dense = models.cuda->dense({30, 3});
@@ -278,15 +282,16 @@ TEST_CASE("CUDA host: sequences of different lengths and schedules in one step g
 
 TEST_CASE("CUDA host: a step that does not fit or names an unknown token changes nothing") {
   const Pair models("mha_4_layers");
-  const auto decoder = models.cuda->lazy(10, Pruner(KeepRatio(Schedule{{1, 0.5}})));
-  const auto untroubled = models.cuda->lazy(10, Pruner(KeepRatio(Schedule{{1, 0.5}})));
+  const auto decoder = models.cuda->lazy(10, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}})));
+  const auto untroubled = models.cuda->lazy(10, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}})));
   const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6};
   const std::vector<float> expected = copied(untroubled->step(prompt));
   CHECK(copied(decoder->step(prompt)) == expected);
-  CHECK_THROWS_WITH_AS(decoder->step(std::vector<TokenId>{1, 2, 3, 4, 5}), doctest::Contains("11"), invalid_argument);
+  CHECK_THROWS_WITH_AS(decoder->step(std::vector<TokenId>{1, 2, 3, 4, 5}), doctest::Contains("11"),
+                       std::invalid_argument);
   CHECK_THROWS_WITH_AS(decoder->step(std::vector<TokenId>{3, 97}), doctest::Contains("token 97 at place 1"),
-                       invalid_argument);
-  CHECK_THROWS_AS(decoder->step({}), invalid_argument);
+                       std::invalid_argument);
+  CHECK_THROWS_AS(decoder->step({}), std::invalid_argument);
   const std::vector<float> next = copied(untroubled->step(std::vector<TokenId>{7}));
   CHECK(copied(decoder->step(std::vector<TokenId>{7})) == next);
 }
@@ -301,4 +306,4 @@ TEST_CASE("CUDA host: a missing weight and one of the wrong shape are reported")
   CHECK_THROWS_WITH(open_cuda_model_f32(deeper, weights_of(checkpoint)), doctest::Contains("layers.4."));
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

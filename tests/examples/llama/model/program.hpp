@@ -8,7 +8,7 @@
 
 #include "tests/examples/llama/process.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// A small random checkpoint of four layers, which is run by token ids.
 inline const std::filesystem::path small_model =
@@ -52,4 +52,4 @@ class Program {
   TemporaryFolder folder_;
 };
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

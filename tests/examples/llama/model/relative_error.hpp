@@ -5,7 +5,7 @@
 #include <limits>
 #include <span>
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// Largest difference from `expected` over the largest of these; infinite if a number is not finite.
 inline float relative_error(std::span<const float> found, std::span<const float> expected) {
@@ -19,4 +19,4 @@ inline float relative_error(std::span<const float> found, std::span<const float>
   return difference / largest;
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

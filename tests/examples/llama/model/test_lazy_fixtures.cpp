@@ -11,11 +11,10 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/cpu.hpp"
-#include "examples/llama/model/pruning_options.hpp"
+#include "examples/llama/program/pruning_options.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 
@@ -47,18 +46,19 @@ TEST_CASE("kept sets, revivals and logits of every step equal those of the naive
     CAPTURE(name);
     const nlohmann::json fixture = read_json(folder / "cases" / (name + ".json"));
     const Model<float> model(Checkpoint(folder / fixture.at("model").get<std::string>()), 1);
-    AnyPolicy policy = parse_policy(fixture.at("schedule").get<std::string>(), model.config().layers);
-    policy = ProtectLast<AnyPolicy>{policy, fixture.at("protect_last")};
-    policy = ProtectFirst<AnyPolicy>{policy, fixture.at("protect_first")};
-    LazyDecoder<float> decoder(
-        model, 128, 1, TokenPruner<AnyPolicy>(policy, AttentionScore::parse(fixture.at("score").get<std::string>())));
+    lazyllm::AnyPolicy policy = parse_policy(fixture.at("schedule").get<std::string>(), model.config().layers);
+    policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{policy, fixture.at("protect_last")};
+    policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, fixture.at("protect_first")};
+    LazyDecoder<float> decoder(model, 128, 1,
+                               lazyllm::TokenPruner<lazyllm::AnyPolicy>(
+                                   policy, lazyllm::AttentionScore::parse(fixture.at("score").get<std::string>())));
 
     std::ifstream logits_file(folder / fixture.at("logits").get<std::string>(), std::ios::binary);
     std::vector<float> expected(static_cast<std::size_t>(model.config().vocab));
     for (const auto& step : fixture.at("steps")) {
       std::vector<std::vector<Position>> active;
       decoder.observe_layers(
-          [&](const LayerPlan& plan) { active.emplace_back(plan.keys().begin(), plan.keys().end()); });
+          [&](const lazyllm::LayerPlan& plan) { active.emplace_back(plan.keys().begin(), plan.keys().end()); });
       const std::vector<TokenId> tokens = step.at("tokens");
       const std::span<const float> logits = decoder.step(tokens);
       CHECK(active == active_sets(step, decoder.length()));

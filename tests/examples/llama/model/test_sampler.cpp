@@ -6,10 +6,8 @@
 #include <vector>
 
 #include "examples/llama/model/sampler.hpp"
-#include "lazyllm/error.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 
@@ -87,16 +85,17 @@ TEST_CASE("extreme temperatures and logits do not overflow") {
 TEST_CASE("settings out of range and logits that are not finite are errors that name them") {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  CHECK_THROWS_WITH_AS(Sampler({.temperature = -0.5F}), doctest::Contains("temperature -0.5"), invalid_argument);
-  CHECK_THROWS_AS(Sampler({.temperature = nan}), invalid_argument);
+  CHECK_THROWS_WITH_AS(Sampler({.temperature = -0.5F}), doctest::Contains("temperature -0.5"), std::invalid_argument);
+  CHECK_THROWS_AS(Sampler({.temperature = nan}), std::invalid_argument);
   for (const float top_p : {0.0F, -1.0F, 1.01F, nan}) {
-    CHECK_THROWS_WITH_AS(Sampler({.temperature = 1, .top_p = top_p}), doctest::Contains("(0, 1]"), invalid_argument);
+    CHECK_THROWS_WITH_AS(Sampler({.temperature = 1, .top_p = top_p}), doctest::Contains("(0, 1]"),
+                         std::invalid_argument);
   }
   for (const float temperature : {0.0F, 1.0F}) {
     Sampler sampler({.temperature = temperature});
     for (const float bad : {nan, infinity, -infinity}) {
       CHECK_THROWS_WITH_AS(sampler.draw(std::vector<float>{1, 2, bad, 4}), doctest::Contains("token 2 is"),
-                           invalid_argument);
+                           std::invalid_argument);
     }
     CHECK(sampler.draw(std::vector<float>{1, 200}) == 1);
   }

@@ -10,15 +10,14 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/cpu.hpp"
-#include "examples/llama/model/pruning_options.hpp"
+#include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/tokenizer/support.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 
-using Pruner = TokenPruner<AnyPolicy>;
+using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
 /// A small real model with its tokenizer, and the text that llama2.c writes with it.
 struct Stories {

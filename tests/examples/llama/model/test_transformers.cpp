@@ -7,8 +7,7 @@
 #include "examples/llama/model/cpu.hpp"
 #include "tests/examples/llama/model/transformers_fixture.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 
 namespace {
 
@@ -19,7 +18,7 @@ using Fixture = llama::test::TransformersFixture;
 template <class T>
 bool lazy_equals_dense(const Model<T>& model, const Fixture& fixture) {
   DenseDecoder<T> dense(model, 96, 1);
-  LazyDecoder<T> lazy(model, 96, 1, TokenPruner<AnyPolicy>(KeepAll()));
+  LazyDecoder<T> lazy(model, 96, 1, lazyllm::TokenPruner<lazyllm::AnyPolicy>(lazyllm::KeepAll()));
   bool equal = true;
   for (std::size_t first = 0; first < fixture.tokens.size();) {
     const std::size_t count = first < 60 ? 20 : 1;

@@ -17,7 +17,7 @@
 #include "tests/examples/llama/files.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 inline const std::filesystem::path transformers_folder =
     std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/transformers";
@@ -74,4 +74,4 @@ struct TransformersFixture {
   std::vector<float> logits;
 };
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -2,7 +2,7 @@
 
 #include "examples/llama/program/progress.hpp"
 
-using namespace lazyllm::llama;
+using namespace llama;
 
 TEST_CASE("progress: the time that is left counts only items of this start") {
   CHECK(progress_text(0, 0, 10, 5) == "[                              ] 0/10  ETA ?");

@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "examples/llama/program/resumable_log.hpp"
-#include "lazyllm/error.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
 #include "tests/examples/llama/files.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 using test::TemporaryFolder;
 using testing::check_rejected;
 
@@ -66,7 +64,7 @@ TEST_CASE("log: other settings are refused by name and the file stays as it was"
   Log(path).log.append({{"number", 1}});
   const std::string before = test::read(path) + "{\"torn";
   folder.write("log.jsonl", before);
-  check_rejected<invalid_argument>(
+  check_rejected<std::invalid_argument>(
       [&] {
         Log(path, {{"method", "lazy"}, {"keep", 0.5}, {"threads", 2}});
       },
@@ -92,7 +90,7 @@ TEST_CASE("log: files that hold something else are refused and stay as they were
     CHECK_THROWS_WITH_AS(Log{path}, doctest::Contains("other.jsonl"), std::exception);
     CHECK(test::read(path) == text);
   }
-  check_rejected<invalid_argument>([&] { Log{folder.path()}; }, {"not a regular file"});
-  check_rejected<invalid_argument>([&] { Log(folder.path(), settings, false); }, {"not a regular file"});
-  check_rejected<invalid_argument>([&] { Log{folder.path() / "none/file"}; }, {"none/file", "cannot be written"});
+  check_rejected<std::invalid_argument>([&] { Log{folder.path()}; }, {"not a regular file"});
+  check_rejected<std::invalid_argument>([&] { Log(folder.path(), settings, false); }, {"not a regular file"});
+  check_rejected<std::invalid_argument>([&] { Log{folder.path() / "none/file"}; }, {"none/file", "cannot be written"});
 }

@@ -9,7 +9,7 @@
 
 #include "examples/llama/report/page.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// The data of a page as a browser finds it: the text of the script element `data` ends at the first `</script`. Checks
 /// that all the rest is the template.
@@ -42,4 +42,4 @@ inline std::vector<std::vector<int>> active_layers(const nlohmann::json& data) {
   return steps;
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

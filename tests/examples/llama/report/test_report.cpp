@@ -1,3 +1,4 @@
+#include "examples/llama/library.hpp"
 #include "examples/llama/report/report.hpp"
 
 #include <doctest/doctest.h>
@@ -8,10 +9,8 @@
 #include <vector>
 
 #include "examples/llama/report/page_data.hpp"
-#include "lazyllm/error.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 using Json = nlohmann::ordered_json;
 
 namespace {
@@ -123,9 +122,9 @@ TEST_CASE("the layers in which each token was active come back, for few and for 
     for (std::size_t s = 0; s < 5; ++s) {
       ActiveLayers active;
       for (std::size_t t = 0; t < 30 + s; ++t) {
-        active.push_back(static_cast<Depth>(1 + static_cast<Index>(t * 997 + s * 31) % layers));
+        active.push_back(static_cast<lazyllm::Depth>(1 + static_cast<Index>(t * 997 + s * 31) % layers));
       }
-      active.back() = static_cast<Depth>(layers);
+      active.back() = static_cast<lazyllm::Depth>(layers);
       steps.push_back(active);
     }
     const nlohmann::json data = test::page_data(page_of(steps, layers, 35));
@@ -139,7 +138,7 @@ TEST_CASE("the layers in which each token was active come back, for few and for 
 
 TEST_CASE("record counts the layers of a step in which each token is active") {
   ActiveLayers active;
-  PlanBuffers buffers;
+  lazyllm::PlanBuffers buffers;
   buffers.start(2, 3);
   record(buffers.layer(0, 3), active);
   CHECK(active == ActiveLayers{1, 1, 1, 1, 1});
@@ -152,7 +151,7 @@ TEST_CASE("record counts the layers of a step in which each token is active") {
 
 TEST_CASE("4096 tokens and 64 steps fit in two megabytes") {
   std::vector<ActiveLayers> steps;
-  for (std::size_t s = 0; s < 64; ++s) steps.emplace_back(4096 + s, static_cast<Depth>(80));
+  for (std::size_t s = 0; s < 64; ++s) steps.emplace_back(4096 + s, static_cast<lazyllm::Depth>(80));
   CHECK(page_of(steps, 80, 4096 + 64).size() < 2'000'000);
 }
 
@@ -160,7 +159,7 @@ TEST_CASE("steps that do not fit the tokens are an error that says what does not
   const auto message = [](std::vector<ActiveLayers> steps, Index layers, std::size_t tokens) -> std::string {
     try {
       page_of(std::move(steps), layers, tokens);
-    } catch (const lazyllm::invalid_argument& error) {
+    } catch (const std::invalid_argument& error) {
       return error.what();
     }
     return "none";

@@ -10,8 +10,7 @@
 #include "examples/llama/model/program.hpp"
 #include "examples/llama/report/page_data.hpp"
 
-using namespace lazyllm;
-using namespace lazyllm::llama;
+using namespace llama;
 using Json = nlohmann::json;
 
 namespace {

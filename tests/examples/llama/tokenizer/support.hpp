@@ -9,7 +9,7 @@
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "tests/examples/llama/files.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 
 /// The fixtures that tests/reference/make_tokenizer_fixtures.py writes.
 inline std::filesystem::path fixture(const std::string& name) {
@@ -45,4 +45,4 @@ inline std::string error_of(const std::string& name, const std::string& bytes) {
   return {};
 }
 
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -4,7 +4,7 @@
 
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 using nlohmann::json;
@@ -136,4 +136,4 @@ TEST_CASE("tokenizer.json: every truncation is an error") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -10,7 +10,7 @@
 
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 struct Entry {
@@ -220,4 +220,4 @@ TEST_CASE("tokenizer.bin: damage is named") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

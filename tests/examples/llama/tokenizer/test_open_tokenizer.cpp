@@ -2,7 +2,7 @@
 
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 TEST_CASE("a folder's tokenizer.json is opened, and the files beside it name BOS and EOS") {
@@ -46,4 +46,4 @@ TEST_CASE("content decides, not the name") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -5,7 +5,7 @@
 
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 TEST_CASE("tokenizer.model: ids and decoded text equal those of Python's sentencepiece") {
@@ -55,4 +55,4 @@ TEST_CASE("tokenizer.model: damage is an error or is read, never a crash") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

@@ -2,7 +2,7 @@
 
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 TEST_CASE("text comes out in whole characters, however it is cut") {
@@ -43,4 +43,4 @@ TEST_CASE("bytes that are not UTF-8 become U+FFFD") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

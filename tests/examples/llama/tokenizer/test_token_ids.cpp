@@ -2,7 +2,7 @@
 
 #include "support.hpp"
 
-namespace lazyllm::llama::test {
+namespace llama::test {
 namespace {
 
 std::vector<TokenId> ids_of(const std::string& content) {
@@ -40,4 +40,4 @@ TEST_CASE("a wrong token id is named with its place") {
 }
 
 }  // namespace
-}  // namespace lazyllm::llama::test
+}  // namespace llama::test

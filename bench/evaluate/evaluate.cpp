@@ -1,0 +1,248 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/evaluate/evaluator.hpp"
+#include "bench/evaluate/method.hpp"
+#include "bench/evaluate/reader.hpp"
+#include "bench/evaluate/result_log.hpp"
+#include "bench/evaluate/summary.hpp"
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/output_file.hpp"
+#include "examples/llama/files/printable.hpp"
+#include "examples/llama/model/cpu.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
+#include "examples/llama/program/counted.hpp"
+#include "examples/llama/program/fingerprint.hpp"
+#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/program/memory.hpp"
+#include "examples/llama/program/model_files.hpp"
+#include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/progress.hpp"
+
+namespace {
+
+using namespace llama;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  ModelOptions model;
+  DataOptions data;
+  std::string method = "lazy";
+  MethodOptions method_options;
+  std::optional<Index> context;
+  Index speed_items = 3;
+  Index repeats = 3;
+  std::string json, resume;
+
+  /// Where finished items are kept; empty: nowhere.
+  std::string partial() const {
+    if (!resume.empty() || json.empty()) return resume;
+    return json + ".partial.jsonl";
+  }
+
+  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  void check_outputs() const {
+    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
+    const auto add = [&](const std::string& option, const std::vector<std::filesystem::path>& paths) {
+      for (NamedFile& file : named_files(option, paths)) inputs.push_back(std::move(file));
+    };
+    add("--data", files_at(data.data, {".jsonl"}));
+    add("--prompts", {data.prompts});
+    add("--lengths", {data.lengths});
+    add("--schedule", {schedule_file_of(method_options.pruning)});
+    if (!method_options.compressor.empty()) add("--compressor", model_files(method_options.compressor));
+    check_apart({{"--json", json}, {"--resume", partial()}}, inputs);
+  }
+};
+
+/// The longest sequence that the model can run, or `context` where that is less.
+Index usable_context(const ModelConfig& config, std::optional<Index> context) {
+  const Index longest = longest_sequence(config);
+  if (context && *context > longest) {
+    fail("--context ", *context, " is out of range 1 to ", longest, ", what the model can run");
+  }
+  return context.value_or(longest);
+}
+
+/// What the results depend on, besides the items.
+Json settings(const Options& options, const MethodOptions& method, Index context) {
+  Json json = {{"model", options.model.path},
+               {"model_fingerprint", fingerprint_of(model_files(options.model.path, options.model.tokenizer))}};
+  if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
+  json.update(to_json(method));
+  if (!method.compressor.empty() && method.method == Method::compress) {
+    json["compressor_fingerprint"] = fingerprint_of(model_files(method.compressor));
+  }
+  json.update({{"context", context},
+               {"dtype", options.model.dtype},
+               {"threads", options.model.threads},
+               {"speed_items", options.speed_items},
+               {"repeats", options.repeats}});
+  return json;
+}
+
+void report_bad(const BadLine& line) { say("{}: {}", line.place, line.reason); }
+
+/// The model of `--compressor`, if there is one of its own.
+template <class T>
+std::optional<Model<T>> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
+                                        int threads) {
+  if (method.method != Method::compress || method.compressor.empty()) return std::nullopt;
+  const Checkpoint checkpoint(method.compressor);
+  if (checkpoint.config().vocab != config.vocab) {
+    fail("the compressor ", method.compressor, " has a vocabulary of ", checkpoint.config().vocab,
+         " tokens, the model one of ", config.vocab, ": they need the same tokenizer");
+  }
+  if (const Index longest = longest_sequence(checkpoint.config()); longest < context) {
+    fail("the compressor ", method.compressor, " has a context of ", longest,
+         " tokens: --context must not be above it, and is ", context);
+  }
+  const double bytes = weight_bytes(checkpoint.config(), sizeof(T) == 4 ? "f32" : "bf16");
+  return with_memory("the weights of the compressor", bytes,
+                     [&] { return std::optional<Model<T>>(std::in_place, checkpoint, threads); });
+}
+
+/// Evaluates the items one after the other. Those that fail become bad lines.
+template <class T>
+std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptions& method,
+                                       const Checkpoint& checkpoint, const Tokenizer& tokenizer, Index context,
+                                       Data& data, ResultLog* log) {
+  const auto model = with_memory_for_weights(checkpoint.config(), options.model.dtype,
+                                             [&] { return Model<T>(checkpoint, options.model.threads); });
+  const auto compressor = load_compressor<T>(method, model.config(), context, options.model.threads);
+  Evaluator<T> evaluator(method, model, compressor ? *compressor : model, tokenizer, context, options.model.threads);
+  std::vector<ItemResult> results;
+  std::map<std::string, Index> seen;
+  ProgressBar progress(std::ssize(data.items));
+  for (const Item& item : data.items) {
+    const bool timed = ++seen[item.dataset] <= options.speed_items;
+    const ItemResult* earlier = log == nullptr ? nullptr : log->find(item);
+    try {
+      results.push_back(earlier != nullptr ? *earlier : evaluator.evaluate(item, timed ? options.repeats : 0));
+    } catch (const std::invalid_argument& error) {
+      progress.clear();
+      data.bad_lines.push_back({item.place, std::string(plain_message(error))});
+      report_bad(data.bad_lines.back());
+      progress.advance(false, item.dataset);
+      continue;
+    }
+    if (log != nullptr && earlier == nullptr) log->add(results.back());
+    progress.advance(earlier != nullptr, item.dataset);
+  }
+  return results;
+}
+
+void evaluate(Options options) {
+  options.check_outputs();
+  options.method_options.method = parse_method(options.method);
+  const Checkpoint checkpoint(options.model.path);
+  const ModelConfig& config = checkpoint.config();
+  const auto tokenizer = open_tokenizer_for(options.model, config);
+  const MethodOptions method = resolve(options.method_options, config.layers);
+  const Index context = usable_context(config, options.context);
+  const Json settings = ::settings(options, method, context);
+  std::optional<OutputFile> output;
+  if (!options.json.empty()) output.emplace(options.json);
+
+  Data data = read_data(options.data);
+  for (const BadLine& line : data.bad_lines) report_bad(line);
+  if (data.items.empty()) {
+    fail("the data ", options.data.data.string(), " holds no item that can be evaluated");
+  }
+  std::optional<ResultLog> log;
+  if (!options.partial().empty()) log.emplace(options.partial(), settings);
+
+  const auto run = options.model.dtype == "f32" ? evaluate_items<float> : evaluate_items<Eigen::bfloat16>;
+  const std::vector<ItemResult> results =
+      run(options, method, checkpoint, *tokenizer, context, data, log ? &*log : nullptr);
+  const Summary summary = summarize(results);
+  if (output) {
+    Json report = {{"settings", settings},
+                   {"data",
+                    {{"data", options.data.data.string()},
+                     {"prompts", options.data.prompts.string()},
+                     {"lengths", options.data.lengths.string()},
+                     {"limit", options.data.limit ? Json(*options.data.limit) : Json()}}}};
+    report.update(to_json(summary));
+    report["bad_lines"] = Json::array();
+    for (const BadLine& line : data.bad_lines) {
+      report["bad_lines"].push_back({{"place", line.place}, {"reason", line.reason}});
+    }
+    report["items"] = nlohmann::json(results);
+    output->commit(json_text(report, 1) + "\n");
+    if (options.resume.empty()) std::filesystem::remove(options.partial());
+  }
+  // After the files: whoever reads this may be gone.
+  print_text(printable(table(summary), Controls::lines));
+  if (!data.bad_lines.empty()) print("{}\n", counted(data.bad_lines.size(), "bad line"));
+}
+
+void add_options(CLI::App& app, Options& options) {
+  add_model_options(app, options.model);
+  add_path(app, "--data", options.data.data,
+           "JSON lines of LongBench (input, context, answers, all_classes, dataset) or with a rendered prompt "
+           "(prompt, answers); or a folder, of which all *.jsonl are read")
+      ->required();
+  add_path(app, "--prompts", options.data.prompts, "LongBench's dataset2prompt.json, for lines without a prompt")
+      ->type_name("FILE");
+  add_path(app, "--lengths", options.data.lengths,
+           "LongBench's dataset2maxlen.json, for lines without max_tokens of their own")
+      ->type_name("FILE");
+  add_number(app, "--max-tokens", options.data.max_tokens,
+             "tokens to generate at most where neither the line nor --lengths says it", {.least = 1});
+  add_number(app, "--limit", options.data.limit, "at most N items of each data set", {.least = 1});
+  add_number(app, "--context", options.context,
+             "longest prompt and answer in tokens; longer prompts lose their middle (default: the model's)",
+             {.least = 1});
+  app.add_option("--method", options.method,
+                 "dense; lazy: prune by --schedule; static: the same, but only in the prompt's step and for good; "
+                 "random-drop: random tokens go before the model sees them; compress: the most likely ones do "
+                 "(Selective Context)")
+      ->check(CLI::IsMember({"dense", "lazy", "static", "random-drop", "compress"}))
+      ->capture_default_str();
+  add_pruning_options(app, options.method_options.pruning);
+  add_number(app, "--keep", options.method_options.keep,
+             "share of the prompt's tokens that random-drop and compress keep, those of --protect-first and "
+             "--protect-last counted; they never drop the token that starts a text")
+      ->type_name("SHARE");
+  add_number(app, "--seed", options.method_options.seed, "random-drop: first seed");
+  add_number(app, "--seeds", options.method_options.seeds, "random-drop: runs with different seeds, for the mean",
+             {.least = 1});
+  add_path(app, "--compressor", options.method_options.compressor,
+           "compress: language model with the same tokenizer (default: the model itself)");
+  add_number(app, "--speed-items", options.speed_items,
+             "items of each data set to time, dense and the method in turn; 0: none", {.least = 0});
+  add_number(app, "--repeats", options.repeats, "turns of each item that is timed; the medians count", {.least = 1});
+  add_path(app, "--json", options.json, "write settings, figures, bad lines and every item's result to this file")
+      ->type_name("FILE");
+  add_path(app, "--resume", options.resume,
+           "keep finished items in this file, and go on from what it holds (default: with --json FILE "
+           "FILE.partial.jsonl, removed at the end)")
+      ->type_name("FILE");
+  app.footer(
+      "Scores are LongBench's, 0 to 100; a category is the mean of its data sets, overall that of the categories. "
+      "Speedups are against dense inference on the same items; ideal counts operations instead of time. "
+      "KV+Aux is the peak of K/V and parked rows in percent of the K/V of the dense run; filled counts only K/V that "
+      "were computed, which is what an engine with pages for each layer would hold.");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Measures quality and speed of a Llama-like model on LongBench or data like it, dense, with dynamic token "
+      "pruning (arXiv 2407.14057) or with one of the methods that it is compared with.",
+      "lazyllm-evaluate");
+  add_options(app, options);
+  return run_program(app, argc, argv, [&] { evaluate(options); });
+}

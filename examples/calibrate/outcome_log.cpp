@@ -1,0 +1,43 @@
+#include "examples/calibrate/outcome_log.hpp"
+
+#include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/checkpoint/model_config.hpp"
+
+namespace llama {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string key(const lazyllm::Preset& preset) { return Json(preset).dump(); }
+
+}  // namespace
+
+void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, Index layers) {
+  log_.start(settings, [&](const Json& line) {
+    constexpr double most_kl = 1e6;  // nats of a position: far above what floats give
+    const auto whole = [&](const char* name, Index least, Index most) { return whole_field(line, name, least, most); };
+    Outcome outcome;
+    outcome.positions = whole("positions", 1, ModelLimits::context);
+    outcome.equal = whole("equal", 0, outcome.positions);
+    outcome.kl = number_field(line, "kl", -1, most_kl * static_cast<double>(outcome.positions));
+    const auto preset = line.at("preset").get<lazyllm::Preset>();
+    preset.schedule.check(layers);
+    outcomes_[{key(preset), whole("prompt", 0, prompts - 1)}] = outcome;
+  });
+}
+
+const Outcome* OutcomeLog::find(const lazyllm::Preset& preset, Index prompt) const {
+  const auto found = outcomes_.find({key(preset), prompt});
+  return found == outcomes_.end() ? nullptr : &found->second;
+}
+
+void OutcomeLog::add(const lazyllm::Preset& preset, Index prompt, const Outcome& outcome) {
+  log_.append({{"preset", preset},
+               {"prompt", prompt},
+               {"positions", outcome.positions},
+               {"equal", outcome.equal},
+               {"kl", outcome.kl}});
+  outcomes_[{key(preset), prompt}] = outcome;
+}
+
+}  // namespace llama

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "examples/calibrate/search.hpp"
+#include "examples/llama/program/resumable_log.hpp"
+
+namespace llama {
+
+/// Outcomes of finished runs on disk, see `ResumableLog`.
+class OutcomeLog {
+ public:
+  /// Throws as `ResumableLog`.
+  OutcomeLog(std::filesystem::path path, bool resume) : log_(std::move(path), resume) {}
+
+  /// Of a search over `prompts` prompts for a model of `layers` layers. Throws as `ResumableLog::start`, and
+  /// `file_error` for an outcome that no such search can have.
+  void start(const nlohmann::ordered_json& settings, Index prompts, Index layers);
+
+  /// The outcome of an earlier run, or null.
+  const Outcome* find(const lazyllm::Preset& preset, Index prompt) const;
+
+  /// Keeps one more. Throws `std::invalid_argument` if it cannot be written.
+  void add(const lazyllm::Preset& preset, Index prompt, const Outcome& outcome);
+
+ private:
+  std::map<std::pair<std::string, Index>, Outcome> outcomes_;
+  ResumableLog log_;
+};
+
+}  // namespace llama

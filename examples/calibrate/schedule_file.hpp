@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "examples/calibrate/search.hpp"
+
+namespace llama {
+
+/// A preset of a schedule file.
+struct NamedPreset {
+  std::string name;
+  Candidate candidate;
+  double ttft_speedup = 1;  ///< by the clock
+};
+
+/// What `--schedule @FILE` reads. `presets` must not be empty; the first one is the default.
+nlohmann::ordered_json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets,
+                                     const std::vector<Candidate>& front);
+
+}  // namespace llama

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "examples/llama/library.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace llama {
+
+/// The program options that say how a run prunes, the same in every program of this host.
+struct PruningOptions {
+  std::string schedule = "paper";
+  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names a file, else `last`
+  std::optional<Index> protect_first;  ///< absent: the preset's, else 0
+  std::optional<Index> protect_last;   ///< absent: the preset's, else 1
+};
+
+/// Adds `--schedule`, `--score`, `--protect-first` and `--protect-last`. `options` must outlive the parsing.
+void add_pruning_options(CLI::App& app, PruningOptions& options);
+
+/// The file that a preset is read from; empty if there is none.
+std::string schedule_file_of(const PruningOptions& options);
+
+/// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
+/// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
+/// or that was made for another number of layers than `layers`.
+PruningOptions resolved(PruningOptions options, Index layers);
+
+/// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of
+/// range.
+lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers);
+
+/// Reads a schedule without a file for a model of `layers` layers: `dense`, `paper`, `LAYER:KEEP,…`, or `mass@` or
+/// `static@` in front of `LAYER:KEEP,…`.
+/// Throws `std::invalid_argument` on anything else, and for layers that the model does not have.
+lazyllm::AnyPolicy parse_policy(std::string_view text, Index layers);
+
+/// Reads the preset that `FILE` or `FILE#NAME` names for a model of `layers` layers; without a name it is the file's
+/// default. Throws as `resolved`.
+lazyllm::Preset read_preset(const std::string& file_and_name, Index layers);
+
+}  // namespace llama

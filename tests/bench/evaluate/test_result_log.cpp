@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "bench/evaluate/result_log.hpp"
+#include "tests/examples/llama/checkpoint/support.hpp"
+
+using namespace llama;
+using test::TemporaryFolder;
+using testing::check_rejected;
+
+namespace {
+
+const nlohmann::ordered_json settings = {{"method", "lazy"}, {"keep", 0.4}, {"seeds", 5}};
+
+ItemResult result(const std::string& id) {
+  return {id,
+          "lcc",
+          0xfedcba9876543210,
+          77,
+          1.0 / 3,
+          {{"a \"prediction\"\n\u00e9", 0.1, 3, 4.5, 6.7, 8e12, 99.9, 101.5, 80.25}},
+          {{1, 2}, {3, 4}, {5, 6}, {7, 8}}};
+}
+
+Item item(const std::string& id) {
+  Item item;
+  item.id = id;
+  item.place = "lcc.jsonl:5";
+  item.fingerprint = result(id).fingerprint;
+  return item;
+}
+
+}  // namespace
+
+TEST_CASE("results come back as they were, also after another start") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "partial.jsonl";
+  {
+    ResultLog file(path, settings);
+    CHECK(file.size() == 0);
+    file.add(result("lcc/1"));
+  }
+  {
+    ResultLog file(path, settings);
+    CHECK(file.size() == 1);
+    file.add(result("lcc/2"));
+  }
+  const ResultLog file(path, settings);
+  CHECK(file.size() == 2);
+  for (const char* id : {"lcc/1", "lcc/2"}) {
+    REQUIRE(file.find(item(id)) != nullptr);
+    CHECK(nlohmann::json(*file.find(item(id))) == nlohmann::json(result(id)));
+  }
+  CHECK(file.find(item("lcc/3")) == nullptr);
+}
+
+TEST_CASE("an item that has changed is refused") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "partial.jsonl";
+  ResultLog(path, settings).add(result("lcc/1"));
+  Item changed = item("lcc/1");
+  ++changed.fingerprint;
+  const ResultLog file(path, settings);
+  check_rejected<std::invalid_argument>([&] { file.find(changed); }, {"lcc.jsonl:5", "lcc/1", "has changed"});
+}
+
+TEST_CASE("lines that hold something else are refused") {
+  const TemporaryFolder folder;
+  const std::string header = R"({"settings":)" + settings.dump() + "}\n";
+  for (const char* line : {"{}", R"({"id": 3)", "[]", R"({"id": "a", "runs": []})"}) {
+    const auto path = folder.write("log.jsonl", header + line + "\n");
+    CHECK_THROWS_WITH_AS(ResultLog(path, settings), doctest::Contains("log.jsonl:2"), std::exception);
+  }
+  auto empty = nlohmann::json(result("a"));
+  empty["runs"] = nlohmann::json::array();
+  const auto path = folder.write("log.jsonl", header + empty.dump() + "\n");
+  check_rejected<std::invalid_argument>([&] { ResultLog(path, settings); }, {"log.jsonl:2", "no runs"});
+}

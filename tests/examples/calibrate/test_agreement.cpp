@@ -1,0 +1,150 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/calibrate/agreement.hpp"
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/model/operations.hpp"
+
+using namespace llama;
+
+namespace {
+
+const std::filesystem::path models =
+    std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models";
+
+std::vector<TokenId> made_up_prompt(int length) {
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < length; ++i) prompt.push_back((i * i * 37 + 11 * i) % 94 + 3);
+  return prompt;
+}
+
+lazyllm::Preset preset(const char* schedule, const char* score, Index protect_first, Index protect_last) {
+  return {lazyllm::Schedule::parse(schedule), lazyllm::AttentionScore::parse(score), protect_first, protect_last};
+}
+
+std::vector<long double> softmax(std::span<const float> logits) {
+  std::vector<long double> result;
+  long double sum = 0;
+  for (const float logit : logits) sum += result.emplace_back(std::exp(static_cast<long double>(logit)));
+  for (long double& value : result) value /= sum;
+  return result;
+}
+
+TokenId likeliest(std::span<const float> logits) {
+  return static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
+}
+
+}  // namespace
+
+TEST_CASE("agreement: what is kept whole agrees in every token and every bit") {
+  const Model<float> model(Checkpoint(models / "gqa2_6_layers"), 1);
+  DenseDecoder<float> dense(model, 64, 1);
+  LazyDecoder<float> lazy(model, 64, 1, make_pruner(lazyllm::Preset{}));
+  const Reference reference = make_reference(dense, made_up_prompt(50), 8, {});
+  const Outcome outcome = agree(lazy, reference);
+  CHECK(outcome.positions == 8);
+  CHECK(outcome.equal == 8);
+  CHECK(outcome.kl == 0);
+}
+
+TEST_CASE("agreement: against every position run anew, with textbook probabilities") {
+  const Model<float> model(Checkpoint(models / "gqa2_6_layers"), 1);
+  const Index vocab = model.config().vocab;
+  DenseDecoder<float> dense(model, 128, 1);
+  Index equal = 0;
+  Index equal_after_others = 0;
+  Index near_ties = 0;
+  for (int length = 30; length < 110; length += 10) {
+    const Reference reference = make_reference(dense, made_up_prompt(length), 6, {});
+    LazyDecoder<float> lazy(model, 128, 1, make_pruner(preset("2:0.3,4:0.5", "mean:4", 2, 3)));
+    const Outcome outcome = agree(lazy, reference);
+
+    REQUIRE(reference.tokens.size() == 6);
+    Outcome expected{.positions = 6};
+    std::vector<TokenId> text = reference.prompt;
+    for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
+      dense.clear();
+      const auto dense_logits = dense.step(text);
+      CHECK(likeliest(dense_logits) == reference.tokens[i]);
+      // The pruned run depends on its steps: prompt, then one token at a time.
+      lazy.clear();
+      auto lazy_logits = lazy.step(reference.prompt);
+      for (std::size_t j = 0; j < i; ++j) lazy_logits = lazy.step({&reference.tokens[j], 1});
+      const auto p = softmax(dense_logits);
+      const auto own = static_cast<std::size_t>(likeliest(dense_logits));
+      const auto choice = static_cast<std::size_t>(likeliest(lazy_logits));
+      const bool match = p[choice] >= p[own] / 2;
+      if (match && choice != own) ++near_ties;
+      if (match && expected.equal == static_cast<Index>(i)) {
+        ++expected.equal;
+      } else if (match) {
+        ++equal_after_others;
+      }
+      const auto q = softmax(lazy_logits);
+      for (std::size_t token = 0; token < static_cast<std::size_t>(vocab); ++token) {
+        expected.kl += static_cast<double>(p[token] * std::log(p[token] / q[token]));
+      }
+      text.push_back(reference.tokens[i]);
+    }
+    CHECK(outcome.positions == expected.positions);
+    CHECK(outcome.equal == expected.equal);
+    CHECK(outcome.kl == doctest::Approx(expected.kl).epsilon(1e-3));
+    CHECK(outcome.kl > 1e-4);
+    equal += outcome.equal;
+  }
+  // Neither all nor none, so that the checks above can tell.
+  CHECK(equal > 0);
+  CHECK(equal < 8 * 6);
+  CHECK(equal_after_others > 0);
+  CHECK(near_ties > 0);
+}
+
+TEST_CASE("agreement: the dense text ends with its first token that ends texts") {
+  const Model<float> model(Checkpoint(models / "gqa2_6_layers"), 1);
+  DenseDecoder<float> dense(model, 64, 1);
+  const Reference whole = make_reference(dense, made_up_prompt(40), 8, {});
+  const TokenId end = whole.tokens[3];
+  const auto first = std::ranges::find(whole.tokens, end) - whole.tokens.begin();
+  const Reference cut = make_reference(dense, made_up_prompt(40), 8, std::vector{end});
+  CHECK(std::ssize(cut.tokens) == first + 1);
+  CHECK(cut.tokens.back() == end);
+  CHECK(std::ssize(cut.logits) == std::ssize(cut.tokens) * model.config().vocab);
+  CHECK(make_reference(dense, made_up_prompt(40), 1, {}).tokens.size() == 1);
+}
+
+TEST_CASE("KL: of equal distributions 0, of known ones as by hand, finite where a logit is far away") {
+  const std::vector<float> even = {1, 1, 1, 1};
+  CHECK(kl_divergence(even, std::vector<float>{-7, -7, -7, -7}) == doctest::Approx(0));
+  // p = (3/4, 1/4), q = (1/4, 3/4): 1/2 log 3.
+  const std::vector<float> p = {std::log(3.0F), 0};
+  const std::vector<float> q = {0, std::log(3.0F)};
+  CHECK(kl_divergence(p, q) == doctest::Approx(0.5 * std::log(3.0)));
+  CHECK(kl_divergence(std::vector<float>{0, 0}, std::vector<float>{0, -2000}) == doctest::Approx(1000 - std::log(2.0)));
+  CHECK(kl_divergence(std::vector<float>{0, -2000}, std::vector<float>{0, 0}) == doctest::Approx(std::log(2.0)));
+}
+
+TEST_CASE("operations: as the decoders count them") {
+  for (const char* name : {"gqa2_6_layers", "mha_4_layers", "qwen2_5_layers", "gqa4_3_layers"}) {
+    const Model<float> model(Checkpoint(models / name), 1);
+    for (const int length : {1, 2, 9, 100}) {
+      DenseDecoder<float> dense(model, 128, 1);
+      dense.step(made_up_prompt(length));
+      CHECK(prefill_operations(model.config(), length) == dense.operations());
+      for (const lazyllm::Preset& pruned : {preset("1:0.3", "last", 0, 1), preset("1:0.5,2:0.1", "mean:4+pool:3", 4, 8),
+                                            preset("2:0.01", "last", 60, 60)}) {
+        CAPTURE(nlohmann::json(pruned).dump());
+        CAPTURE(length);
+        LazyDecoder<float> lazy(model, 128, 1, make_pruner(pruned));
+        lazy.step(made_up_prompt(length));
+        CHECK(prefill_operations(model.config(), length, pruned) == lazy.operations());
+      }
+    }
+  }
+}

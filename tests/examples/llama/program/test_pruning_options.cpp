@@ -1,0 +1,184 @@
+#include <doctest/doctest.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "examples/llama/library.hpp"
+#include "examples/llama/program/pruning_options.hpp"
+#include "tests/examples/llama/files.hpp"
+
+using namespace llama;
+using Kind = lazyllm::Selection::Kind;
+
+namespace {
+
+/// Of the policy `text` for a model of 10 layers with 100 active tokens, in the sequence's step number `steps`.
+lazyllm::Selection select(const char* text, Index layers_run, Index steps = 0) {
+  return parse_policy(text, 10)(
+      {.layers_run = layers_run, .layers = 10, .active = 100, .tokens = 120, .new_tokens = 120, .steps = steps});
+}
+
+}  // namespace
+
+TEST_CASE("dense prunes nowhere, paper keeps 70 % after each 30 % of the layers") {
+  for (Index layer = 1; layer < 10; ++layer) {
+    CHECK(select("dense", layer).kind == Kind::all);
+    const bool prunes = layer % 3 == 0;
+    CHECK(select("paper", layer).kind == (prunes ? Kind::count : Kind::all));
+    if (prunes) CHECK(select("paper", layer).count == 70);
+  }
+}
+
+TEST_CASE("a list prunes after its layers, by count or by share of the attention") {
+  CHECK(select("3:0.5,7:0.251", 3).count == 50);
+  CHECK(select("3:0.5,7:0.251", 7).count == 26);
+  CHECK(select("3:0.5,7:0.251", 4).kind == Kind::all);
+  CHECK(select("mass@3:0.5,7:0.25", 7).kind == Kind::mass);
+  CHECK(select("mass@3:0.5,7:0.25", 7).mass == 0.25);
+  CHECK(select("mass@3:0.5,7:0.25", 4).kind == Kind::all);
+}
+
+TEST_CASE("static prunes in the first step only and revives nothing later") {
+  CHECK(select("static@3:0.5", 3).count == 50);
+  CHECK(select("static@3:0.5", 4).kind == Kind::all);
+  CHECK(select("static@3:0.5", 3, 1).kind == Kind::unparked);
+  CHECK(select("static@3:0.5", 4, 1).kind == Kind::unparked);
+}
+
+TEST_CASE("anything else is an error that shows the text") {
+  for (const char* text :
+       {"", "Paper", "dense ", "3", "3:", ":0.5", "3:0.5,", "3:0.5;4:0.5", "3:x", "3.5:0.5", "@3:0.5", "mass@", "mass",
+        "mass=2@3:0.5", "random=1@3:0.5", "static@static@3:0.5", "mass@paper", "mass@dense"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(parse_policy(text, 10), doctest::Contains("schedule '"), std::invalid_argument);
+  }
+}
+
+TEST_CASE("layers and shares out of range are errors that say the range") {
+  for (const char* kind : {"", "mass@", "static@"}) {
+    const auto parse = [kind](const char* list) { return parse_policy(std::string(kind) + list, 10); };
+    CHECK_THROWS_WITH_AS(parse("10:0.5"), doctest::Contains("layer 10 is out of range 1 to 9"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("0:0.5"), doctest::Contains("layer 0 is out of range"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("5:0.5,5:0.4"), doctest::Contains("layer 5 is out of range"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("3:0"), doctest::Contains("(0, 1]"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("3:1.5"), doctest::Contains("keep 1.5"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("3:nan"), doctest::Contains("(0, 1]"), std::invalid_argument);
+    CHECK_NOTHROW(parse("9:1"));
+  }
+  CHECK_NOTHROW(parse_policy("paper", 1));
+}
+
+namespace {
+
+constexpr const char* two_presets =
+    R"({"format": 1, "model": "m", "layers": 10, "default": "5%", "front": [], "presets": {
+    "5%": {"schedule": "3:0.5", "score": "mean:8", "protect_first": 4, "protect_last": 6, "measured": {"loss": 0}},
+    "10%": {"schedule": "2:0.25"}}})";
+
+/// Parses a command line as the programs do.
+PruningOptions parse(const std::vector<std::string>& arguments) {
+  PruningOptions options;
+  CLI::App app;
+  add_pruning_options(app, options);
+  app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  return options;
+}
+
+lazyllm::Selection selection(const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pruner, Index layers_run) {
+  return pruner.selection(
+      {.layers_run = layers_run, .layers = 10, .active = 100, .tokens = 120, .new_tokens = 120, .steps = 0});
+}
+
+/// The message for `--schedule @FILE…` where the file holds `content`, without the file's path.
+std::string file_error(const std::string& content, const std::string& name = "") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("schedules.json", content);
+  try {
+    make_pruner({.schedule = "@" + path + name, .score = {}, .protect_first = {}, .protect_last = {}}, 10);
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    const std::size_t at = message.find(path);
+    REQUIRE(at != std::string::npos);
+    return message.substr(at + path.size());
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("options without a file: the paper's unless they are given") {
+  const auto pruner = make_pruner(parse({}), 10);
+  CHECK(selection(pruner, 3).count == 70);
+  CHECK(selection(pruner, 3).protect_first == 0);
+  CHECK(selection(pruner, 3).protect_last == 1);
+  CHECK(pruner.score().text() == "last");
+  const auto other = make_pruner(
+      parse({"--schedule", "3:0.5", "--score", "max:4", "--protect-first", "2", "--protect-last", "3"}), 10);
+  CHECK(selection(other, 3).count == 50);
+  CHECK(selection(other, 3).protect_first == 2);
+  CHECK(selection(other, 3).protect_last == 3);
+  CHECK(other.score().text() == "max:4");
+  CHECK_THROWS_AS(parse({"--protect-last", "0"}), CLI::ValidationError);
+  CHECK_THROWS_AS(parse({"--protect-first", "-1"}), CLI::ValidationError);
+}
+
+TEST_CASE("a schedule file: its default preset, a named one, and options that win over it") {
+  const test::TemporaryFolder folder;
+  const std::string file = "@" + folder.write("a#b.json", two_presets).string();
+  const auto preset = make_pruner(parse({"--schedule", file + "#5%"}), 10);
+  CHECK(selection(preset, 3).count == 50);
+  CHECK(selection(preset, 3).protect_first == 4);
+  CHECK(selection(preset, 3).protect_last == 6);
+  CHECK(preset.score().text() == "mean:8");
+
+  const std::string plain = "@" + folder.write("b.json", two_presets).string();
+  CHECK(selection(make_pruner(parse({"--schedule", plain}), 10), 3).protect_first == 4);
+  const auto other = make_pruner(parse({"--schedule", plain + "#10%"}), 10);
+  CHECK(selection(other, 2).count == 25);
+  CHECK(selection(other, 2).protect_last == 1);
+  CHECK(other.score().text() == "last");
+
+  const auto overridden =
+      make_pruner(parse({"--schedule", plain, "--score", "last", "--protect-first", "0", "--protect-last", "1"}), 10);
+  CHECK(selection(overridden, 3).count == 50);
+  CHECK(selection(overridden, 3).protect_first == 0);
+  CHECK(selection(overridden, 3).protect_last == 1);
+  CHECK(overridden.score().text() == "last");
+}
+
+TEST_CASE("schedule files that cannot be used are refused by file, place and what there is") {
+  const auto replaced = [](const std::string& part, const std::string& by) {
+    std::string text = two_presets;
+    const std::size_t at = text.find(part);
+    REQUIRE(at != std::string::npos);
+    return text.replace(at, part.size(), by);
+  };
+  CHECK(file_error(two_presets) == "nothing was thrown");
+  CHECK_THROWS_WITH(make_pruner(parse({"--schedule", "@no/such/file.json"}), 10), doctest::Contains("no/such/file"));
+  CHECK_THROWS(make_pruner(parse({"--schedule", "@"}), 10));
+  CHECK(file_error("").find("empty") != std::string::npos);
+  CHECK(file_error("6:0.5").find("not valid JSON") != std::string::npos);
+  CHECK(file_error(std::string(100000, '[')).find("nested deeper") != std::string::npos);
+  CHECK(file_error("[]") == ": format [] is not 1: no schedule file");
+  CHECK(file_error("{}") == ": format null is not 1: no schedule file");
+  CHECK(file_error(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
+  CHECK(file_error(replaced("\"layers\": 10", "\"layers\": 12")) ==
+        ": made for a model with 12 layers, this one has 10");
+  CHECK(file_error(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") != std::string::npos);
+  CHECK(file_error(R"({"format": 1, "layers": 10, "presets": []})") == ": presets [] is not an object");
+  CHECK(file_error(two_presets, "#1%") == ": no preset \"1%\"; there are \"10%\", \"5%\"");
+  CHECK(file_error(two_presets, "#") == ": no preset \"\"; there are \"10%\", \"5%\"");
+  CHECK(file_error(replaced("\"default\": \"5%\"", "\"default\": \"2%\"")) ==
+        ": no preset \"2%\"; there are \"10%\", \"5%\"");
+  CHECK(file_error(replaced("\"default\": \"5%\",", "")) ==
+        ": default null names no preset; write FILE#NAME with one of \"10%\", \"5%\"");
+  CHECK(file_error(R"({"format": 1, "layers": 10, "presets": {}})", "#a").find("there are none") != std::string::npos);
+  CHECK(file_error(replaced("3:0.5", "10:0.5")) ==
+        ", preset \"5%\": schedule: layer 10 is out of range 1 to 9 of a model with 10 layers");
+  CHECK(file_error(replaced("\"protect_first\": 4", "\"protect_first\": -4")) ==
+        ", preset \"5%\": preset: protect_first -4 is out of range: a whole number from 0 to 2147483647");
+  CHECK(file_error(replaced("\"2:0.25\"", "7"), "#10%") == ", preset \"10%\": preset: schedule 7 is not a text");
+}
