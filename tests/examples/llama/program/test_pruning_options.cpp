@@ -162,7 +162,9 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(file_error("").find("empty") != std::string::npos);
   CHECK(file_error("6:0.5").find("not valid JSON") != std::string::npos);
   CHECK(file_error(std::string(100000, '[')).find("nested deeper") != std::string::npos);
-  CHECK(file_error("[]") == ": format [] is not 1: no schedule file");
+  CHECK(file_error("[]") == ": the file holds [], not an object: no schedule file");
+  CHECK(file_error("1") == ": the file holds 1, not an object: no schedule file");
+  CHECK(file_error(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
   CHECK(file_error("{}") == ": format null is not 1: no schedule file");
   CHECK(file_error(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
   CHECK(file_error(replaced("\"layers\": 10", "\"layers\": 12")) ==
