@@ -231,6 +231,7 @@ class Program {
 };
 
 void calibrate(const Options& options) {
+  options.check_outputs();
   const Checkpoint checkpoint(options.model.path);
   const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
   auto prompts = encode_prompts(options, checkpoint.config(), *tokenizer);

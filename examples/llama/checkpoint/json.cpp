@@ -41,8 +41,7 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
     const auto* first = reinterpret_cast<const char*>(text.data());
     return Json::parse(first, first + text.size(), check);
   } catch (const Json::exception& error) {
-    // The parser quotes what it read last, which may be the whole text.
-    reject(place, "not valid JSON: {}", shown(std::string_view(error.what()).substr(0, 160)));
+    reject(place, "not valid JSON: {}", plain_reason(error));
   }
 }
 
@@ -74,6 +73,13 @@ double number_field(const nlohmann::json& object, const char* name, double least
   if (value.is_number() && value.get<double>() >= least && value.get<double>() <= most) return value.get<double>();
   throw std::runtime_error(
       fmt::format("field \"{}\" is {}, expected a number from {} to {}", name, shown(value), least, most));
+}
+
+std::string plain_reason(const nlohmann::json::exception& error) {
+  std::string_view text = error.what();
+  const std::size_t end = text.find("] ");  // of the number that the library gives the error
+  if (text.starts_with('[') && end != std::string_view::npos) text.remove_prefix(end + 2);
+  return shown(text.substr(0, 160));
 }
 
 std::string shown(const nlohmann::json& value) {

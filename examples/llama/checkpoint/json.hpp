@@ -27,6 +27,9 @@ Index whole_field(const nlohmann::json& object, const char* name, Index least, I
 /// The same for any number.
 double number_field(const nlohmann::json& object, const char* name, double least, double most);
 
+/// What `error` says, as short printable ASCII: the library quotes what it read, which may be a whole file.
+std::string plain_reason(const nlohmann::json::exception& error);
+
 /// `value` as short printable ASCII for an error message.
 std::string shown(const nlohmann::json& value);
 

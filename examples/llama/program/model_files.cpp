@@ -29,7 +29,7 @@ bool same_file(const fs::path& a, const fs::path& b) {
   if (fs::equivalent(a, b, error) && !error) return true;
   const auto whole = [](const fs::path& path) {
     std::error_code ignored;
-    return fs::weakly_canonical(path, ignored);
+    return fs::weakly_canonical(fs::absolute(path, ignored), ignored);
   };
   return whole(a) == whole(b);
 }
