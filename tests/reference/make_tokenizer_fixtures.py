@@ -1,5 +1,5 @@
 """Writes tests/reference/fixtures/tokenizer/: tiny tokenizer.json files and the ids that Python's tokenizers and
-sentencepiece give for nasty texts. Usage: make_tokenizer_fixtures.py [LLAMA2_TOKENIZER_MODEL]"""
+sentencepiece give for nasty texts. variants.json has changes of these files (JSON merge patches), and their ids. Usage: make_tokenizer_fixtures.py [LLAMA2_TOKENIZER_MODEL]"""
 
 import json
 import pathlib
@@ -135,6 +135,81 @@ def llama2_style(metaspace):
     return tokenizer
 
 
+def sequence(*parts):
+    return {"type": "Sequence", "pretokenizers": list(parts)}
+
+
+def merged(content, patch):
+    """A JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(content) if isinstance(content, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def variants():
+    """Name, file and patch of each; every kind of normalizer, pre-tokenizer and flag that the host knows is here."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    words = dict(byte_level, use_regex=True)
+    letters = {"Regex": r"[aeiou]+|\s|\p{P}"}
+    for name, parts in {
+        "digits": [{"type": "Digits", "individual_digits": True}, words],
+        "digits together": [{"type": "Digits", "individual_digits": False}, words],
+        "digits of bytes": [byte_level, {"type": "Digits", "individual_digits": True}],
+        "prefix space": [dict(words, add_prefix_space=True)],
+        "punctuation": [{"type": "Punctuation"}, byte_level],
+        "punctuation together": [{"type": "Punctuation", "behavior": "Contiguous"}, words],
+        "whitespace": [{"type": "Whitespace"}, byte_level],
+        "whitespace split": [{"type": "WhitespaceSplit"}, byte_level],
+        "delimiter": [{"type": "CharDelimiterSplit", "delimiter": "e"}, byte_level],
+        "three patterns": [
+            {"type": "Split", "pattern": {"Regex": "[\\r\\n]"}, "behavior": "Isolated", "invert": False},
+            {"type": "Split", "pattern": {"Regex": "\\s?\\p{L}+"}, "behavior": "Isolated", "invert": False},
+            {"type": "Split", "pattern": {"String": ".("}, "behavior": "MergedWithPrevious", "invert": False}, byte_level],
+        **{f"split {behavior}{' inverted' if invert else ''}": [
+            {"type": "Split", "pattern": letters, "behavior": behavior, "invert": invert}, byte_level]
+           for behavior in ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+           for invert in [False, True]},
+    }.items():
+        yield name, "gpt2", {"pre_tokenizer": sequence(*parts)}
+    for name, parts in {
+        "NFC": [{"type": "NFC"}], "NFD": [{"type": "NFD"}], "NFKC": [{"type": "NFKC"}], "NFKD": [{"type": "NFKD"}],
+        "lowercase": [{"type": "Lowercase"}],
+        "strip": [{"type": "Strip", "strip_left": True, "strip_right": True}],
+        "strip left": [{"type": "Strip", "strip_left": True, "strip_right": False}],
+        "strip right": [{"type": "Strip", "strip_left": False, "strip_right": True}],
+        "accents": [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}],
+        "replace": [{"type": "Replace", "pattern": {"Regex": "[aeiou]+(?=l)"}, "content": "he"},
+                    {"type": "Replace", "pattern": {"String": "or"}, "content": ""}],
+    }.items():
+        yield name, "gpt2", {"normalizer": {"type": "Sequence", "normalizers": parts}}
+    mark = {"type": "Metaspace", "replacement": "\u2581"}
+    for scheme in ["always", "first", "never"]:
+        for split in [False, True]:
+            yield (f"metaspace {scheme}{' split' if split else ''}", "llama2_metaspace",
+                   {"pre_tokenizer": dict(mark, prepend_scheme=scheme, split=split)})
+    yield "unknown", "llama2_metaspace", {"model": {"byte_fallback": False, "fuse_unk": False}}
+    yield "unknown fused", "llama2_metaspace", {"model": {"byte_fallback": False, "fuse_unk": True}}
+    missing = {character: None for character in map(chr, [*range(0x100, 0x109), 0xCC, 0xE2])}  # no merge has them
+    yield "missing bytes", "gpt2", {"added_tokens": [], "model": {"vocab": missing, "unk_token": "!"}}
+    vocabulary = json.loads((FOLDER / "qwen.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    contents = ["he", "the", " on", "\u4e16", "<|endoftext|>", "s", "it's", "ph\u1edf"]
+    ids, new = [], len(vocabulary)
+    for content in contents:
+        ids.append(vocabulary.get(content, new))
+        new += content not in vocabulary
+    for flags in [{}, {"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}, {"single_word": True},
+                  {"single_word": True, "lstrip": True, "normalized": True}]:
+        yield f"added {' '.join(flags) or 'plain'}", "qwen", {"added_tokens": [
+            {"id": index, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": False, **flags} for index, content in zip(ids, contents)]}
+
+
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     tokenizers = {
@@ -157,6 +232,13 @@ def main():
         cases["encodings"][name] = [
             {"ids": tokenizer.encode(text).ids,
              "decoded": tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=True)} for text in TEXTS]
+    changed = []
+    for name, base, patch in variants():
+        content = merged(json.loads((FOLDER / f"{base}.json").read_text(encoding="utf-8")), patch)
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        changed.append({"name": name, "base": base, "patch": patch,
+                        "ids": [tokenizer.encode(text).ids for text in TEXTS]})
+    (FOLDER / "variants.json").write_text(json.dumps(changed, separators=(",", ":")) + "\n", encoding="utf-8")
     if len(sys.argv) > 1:
         processor = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1])
         ids = [processor.encode(text, add_bos=True) for text in TEXTS]

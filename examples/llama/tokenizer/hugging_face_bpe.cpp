@@ -1,16 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <map>
 #include <set>
 #include <unordered_map>
 
+#include "examples/llama/tokenizer/added_tokens.hpp"
 #include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
 #include "examples/llama/tokenizer/merge_pairs.hpp"
+#include "examples/llama/tokenizer/normalizer.hpp"
 #include "examples/llama/tokenizer/pre_tokenizer.hpp"
+#include "examples/llama/tokenizer/text.hpp"
 
 namespace llama {
 namespace {
@@ -30,95 +31,10 @@ template <class... Parts>
   throw tokenizer_error(fmt::format(format, std::forward<Parts>(parts)...));
 }
 
-std::string utf8(const UnicodeString& text) {
-  std::string result;
-  return text.toUTF8String(result);
-}
-
-UnicodeString unicode(std::string_view text) {
-  if (text.size() > std::numeric_limits<std::int32_t>::max()) {
-    fail("text of {} bytes is too long, at most 2^31 - 1 can be encoded", text.size());
-  }
-  return UnicodeString::fromUTF8({text.data(), static_cast<std::int32_t>(text.size())});
-}
-
-/// GPT-2's printable stand-in for each byte: itself where Latin-1 prints it, else U+0100 and on.
-std::array<char16_t, 256> byte_characters() {
-  std::array<char16_t, 256> characters{};
-  char16_t stand_in = 0x100;
-  for (char16_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-    characters[byte] = printable ? byte : stand_in++;
-  }
-  return characters;
-}
-
-/// Bytes that a byte-level token stands for; a token with other characters is kept as it is.
-std::string bytes_of(const std::string& token) {
-  static const auto byte_of = [] {
-    std::map<char16_t, char> map;
-    const auto characters = byte_characters();
-    for (std::size_t byte = 0; byte < 256; ++byte) map[characters[byte]] = static_cast<char>(byte);
-    return map;
-  }();
-  const UnicodeString characters = unicode(token);
-  std::string bytes;
-  for (std::int32_t i = 0; i < characters.length(); ++i) {
-    const auto found = byte_of.find(characters[i]);
-    if (found == byte_of.end()) return token;
-    bytes += found->second;
-  }
-  return bytes;
-}
-
-/// Added tokens, found in a text before anything else is; the longest wins where several start.
-class AddedTokens {
- public:
-  void add(const std::string& content, TokenId token) {
-    tokens_.emplace(content, token);
-    lengths_.insert(content.size());
-    starts_ += content.substr(0, 1);
-  }
-
-  /// Calls `on_text(part, offset)` and `on_token(id)` in the order of `text`; never with empty parts.
-  template <class OnText, class OnToken>
-  void split(std::string_view text, OnText on_text, OnToken on_token) const {
-    std::size_t start = 0, i = 0;
-    const auto flush = [&] {
-      if (i > start) on_text(text.substr(start, i - start), start);
-    };
-    while ((i = std::min(text.find_first_of(starts_, i), text.size())) < text.size()) {
-      const auto found = longest_at(text.substr(i));
-      if (found == tokens_.end()) {
-        ++i;
-        continue;
-      }
-      flush();
-      on_token(found->second);
-      start = i += found->first.size();
-    }
-    flush();
-  }
-
- private:
-  StringMap<TokenId>::const_iterator longest_at(std::string_view text) const {
-    for (const std::size_t length : lengths_) {
-      if (length > text.size()) continue;
-      const auto found = tokens_.find(text.substr(0, length));
-      if (found != tokens_.end()) return found;
-    }
-    return tokens_.end();
-  }
-
-  StringMap<TokenId> tokens_;
-  std::set<std::size_t, std::greater<>> lengths_;
-  std::string starts_;
-};
-
 class HuggingFaceBpe final : public Tokenizer {
  public:
   HuggingFaceBpe(const json& file, const HuggingFaceConfigs& configs)
-      : normalizer_(read_normalizer(section(file, "normalizer"))), pre_tokenizer_(section(file, "pre_tokenizer")) {
+      : normalizer_(section(file, "normalizer")), pre_tokenizer_(section(file, "pre_tokenizer")) {
     read_model(file.at("model"));
     read_decoder(section(file, "decoder"));
     read_added_tokens(section(file, "added_tokens"));
@@ -137,10 +53,10 @@ class HuggingFaceBpe final : public Tokenizer {
         text,
         [&](std::string_view part, std::size_t offset) {
           added_in_normalized_.split(
-              utf8(normalized(unicode(part))),
+              utf8(normalizer_(unicode(part))),
               [&](std::string_view plain, std::size_t inner) {
                 for (const UnicodeString& piece : pre_tokenizer_.split(unicode(plain), offset == 0 && inner == 0)) {
-                  add_piece(utf8(piece), tokens);
+                  add_piece(utf8(piece), {text, offset}, tokens);
                 }
               },
               add_token);
@@ -154,6 +70,12 @@ class HuggingFaceBpe final : public Tokenizer {
     std::string bytes;
     bool special = false;
     bool is_byte = false;
+  };
+
+  /// A text, and where in it the piece that is being encoded cannot begin before.
+  struct Place {
+    std::string_view text;
+    std::size_t offset;
   };
 
   static const json& section(const json& file, const char* name) {
@@ -179,31 +101,26 @@ class HuggingFaceBpe final : public Tokenizer {
     if (member_or(model, "dropout", 0.0) != 0.0) fail("model with dropout is not supported");
     ignores_merges_ = member_or(model, "ignore_merges", false);
 
-    const bool byte_level = pre_tokenizer_.byte_level();
     for (const auto& [content, value] : model.at("vocab").items()) {
       const TokenId id = token_id(value, content);
-      const std::string bytes = byte_level ? bytes_of(content) : content;
-      if (!ids_.emplace(bytes, id).second) fail("two tokens of the vocabulary stand for \"{}\"", content);
+      ids_.emplace(content, id);
+      const std::string bytes = pre_tokenizer_.byte_level() ? bytes_of(content) : content;
       if (!tokens_.emplace(id, Token{bytes}).second) fail("id {} is given to two tokens, one is \"{}\"", id, content);
     }
-    read_byte_tokens(byte_level, member_or(model, "byte_fallback", false));
-    read_merges(model.at("merges"), byte_level);
+    falls_back_to_bytes_ = member_or(model, "byte_fallback", false);
+    for (std::size_t byte = 0; falls_back_to_bytes_ && byte < 256; ++byte) {
+      const auto found = ids_.find(byte_token(static_cast<unsigned char>(byte)));
+      if (found != ids_.end()) tokens_[found->second] = {std::string(1, static_cast<char>(byte)), false, true};
+    }
+    const auto unknown = ids_.find(member_or<std::string>(model, "unk_token", ""));
+    if (unknown != ids_.end()) unknown_ = unknown->second;
+    fuses_unknown_ = member_or(model, "fuse_unk", false);
+    read_merges(model.at("merges"));
   }
 
-  void read_byte_tokens(bool byte_level, bool byte_fallback) {
-    if (!byte_level && !byte_fallback) {
-      fail("BPE model has neither a ByteLevel pre_tokenizer nor byte_fallback: not supported");
-    }
-    for (std::size_t byte = 0; byte < 256; ++byte) {
-      const std::string content(1, static_cast<char>(byte));
-      const auto found = ids_.find(byte_level ? content : fmt::format("<0x{:02X}>", byte));
-      if (found == ids_.end()) fail("vocabulary has no token for byte 0x{:02X}", byte);
-      byte_tokens_[byte] = found->second;
-      if (!byte_level) tokens_[found->second] = {content, false, true};
-    }
-  }
+  static std::string byte_token(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
 
-  void read_merges(const json& merges, bool byte_level) {
+  void read_merges(const json& merges) {
     std::uint32_t rank = 0;
     for (const json& merge : merges) {
       std::string left, right;
@@ -218,10 +135,6 @@ class HuggingFaceBpe final : public Tokenizer {
         right = merge[1].get<std::string>();
       } else {
         fail("merge {} is neither a string nor a pair of strings", rank);
-      }
-      if (byte_level) {
-        left = bytes_of(left);
-        right = bytes_of(right);
       }
       const auto id_of = [&](const std::string& token) {
         const auto found = ids_.find(token);
@@ -252,20 +165,19 @@ class HuggingFaceBpe final : public Tokenizer {
       const std::string content = string_member(entry, "content");
       const TokenId id = token_id(entry.at("id"), content);
       if (content.empty()) fail("added token {} is empty", id);
-      for (const char* name : {"single_word", "lstrip", "rstrip"}) {
-        if (member_or(entry, name, false)) fail("added token \"{}\" with {} is not supported", content, name);
-      }
-      const auto known = ids_.find(pre_tokenizer_.byte_level() ? bytes_of(content) : content);
+      const AddedTokens::Token token{id, member_or(entry, "single_word", false), member_or(entry, "lstrip", false),
+                                     member_or(entry, "rstrip", false)};
+      const auto known = ids_.find(content);
       if (known == ids_.end() ? tokens_.contains(id) : known->second != id) {
         fail("added token \"{}\" has id {}, which contradicts the vocabulary", content, id);
       }
       tokens_[id] = {content, member_or(entry, "special", false), false};
       added_ids_[content] = id;
       if (member_or(entry, "normalized", true)) {
-        const std::string changed = utf8(normalized(unicode(content)));
-        if (!changed.empty()) added_in_normalized_.add(changed, id);
+        const std::string changed = utf8(normalizer_(unicode(content)));
+        if (!changed.empty()) added_in_normalized_.add(changed, token);
       } else {
-        added_in_raw_.add(content, id);
+        added_in_raw_.add(content, token);
       }
     }
   }
@@ -318,24 +230,18 @@ class HuggingFaceBpe final : public Tokenizer {
     if (value.is_null()) return std::nullopt;
     const std::string content = value.is_string() ? value.get<std::string>() : string_member(value, "content");
     if (const auto found = added_ids_.find(content); found != added_ids_.end()) return found->second;
-    const auto found = ids_.find(pre_tokenizer_.byte_level() ? bytes_of(content) : content);
+    const auto found = ids_.find(content);
     if (found == ids_.end()) fail("tokenizer_config.json has {} \"{}\", which is no token", name, content);
     return found->second;
   }
 
-  UnicodeString normalized(UnicodeString text) const {
-    for (const NormalizerStep& step : normalizer_) step(text);
-    if (text.isBogus()) fail("text is too long for the normalizer");  // ICU's only sign of it
-    return text;
-  }
-
-  void add_piece(const std::string& piece, std::vector<TokenId>& tokens) const {
+  void add_piece(const std::string& piece, const Place& place, std::vector<TokenId>& tokens) const {
     const auto whole = ids_.find(piece);
     if (ignores_merges_ && whole != ids_.end()) {
       tokens.push_back(whole->second);
       return;
     }
-    std::vector<TokenId> parts = pre_tokenizer_.byte_level() ? bytes_as_tokens(piece) : characters_as_tokens(piece);
+    std::vector<TokenId> parts = characters_as_tokens(piece, place);
     merge_pairs(parts, [&](TokenId left, TokenId right) -> std::optional<Merge<std::uint32_t>> {
       const auto found = merges_.find(pair_key(left, right));
       return found == merges_.end() ? std::nullopt : std::optional(found->second);
@@ -343,27 +249,52 @@ class HuggingFaceBpe final : public Tokenizer {
     tokens.insert(tokens.end(), parts.begin(), parts.end());
   }
 
-  std::vector<TokenId> bytes_as_tokens(std::string_view piece) const {
+  std::vector<TokenId> characters_as_tokens(std::string_view piece, const Place& place) const {
     std::vector<TokenId> tokens;
-    for (const char byte : piece) tokens.push_back(byte_tokens_[static_cast<unsigned char>(byte)]);
+    bool after_unknown = false;
+    for (std::size_t start = 0, end = 0; start < piece.size(); start = end) {
+      end = start + 1;
+      while (end < piece.size() && (piece[end] & 0xC0) == 0x80) ++end;
+      const std::string_view character = piece.substr(start, end - start);
+      const auto found = ids_.find(character);
+      const bool known = found != ids_.end();
+      if (known) {
+        tokens.push_back(found->second);
+      } else if (add_bytes(character, tokens)) {
+        continue;
+      } else if (!unknown_) {
+        fail_at(place, character);
+      } else if (!after_unknown || !fuses_unknown_) {
+        tokens.push_back(*unknown_);
+      }
+      after_unknown = !known;
+    }
     return tokens;
   }
 
-  std::vector<TokenId> characters_as_tokens(std::string_view piece) const {
-    std::vector<TokenId> tokens;
-    for (std::size_t start = 0; start < piece.size();) {
-      std::size_t end = start + 1;
-      while (end < piece.size() && (piece[end] & 0xC0) == 0x80) ++end;
-      const std::string_view character = piece.substr(start, end - start);
-      if (const auto found = ids_.find(character); found != ids_.end()) {
-        tokens.push_back(found->second);
-      } else {
-        const auto bytes = bytes_as_tokens(character);
-        tokens.insert(tokens.end(), bytes.begin(), bytes.end());
-      }
-      start = end;
+  /// Adds the tokens of the bytes of `character`, if the vocabulary has them all.
+  bool add_bytes(std::string_view character, std::vector<TokenId>& tokens) const {
+    if (!falls_back_to_bytes_) return false;
+    std::vector<TokenId> bytes;
+    for (const char byte : character) {
+      const auto found = ids_.find(byte_token(static_cast<unsigned char>(byte)));
+      if (found == ids_.end()) return false;
+      bytes.push_back(found->second);
     }
-    return tokens;
+    tokens.insert(tokens.end(), bytes.begin(), bytes.end());
+    return true;
+  }
+
+  [[noreturn]] void fail_at(const Place& place, std::string_view character) const {
+    const std::string bytes = pre_tokenizer_.byte_level() ? bytes_of(std::string(character)) : std::string(character);
+    const std::size_t found = place.text.find(bytes, place.offset);
+    // A normalizer can make characters that the text does not have.
+    const std::size_t offset = found == std::string_view::npos ? place.offset : found;
+    std::string name;
+    for (const char byte : bytes)
+      name += fmt::format("{}0x{:02X}", name.empty() ? "" : " ", static_cast<unsigned char>(byte));
+    fail("the vocabulary has no token for the byte{} {} at offset {} of the text, and no unknown token",
+         bytes.size() == 1 ? "" : "s", name, offset);
   }
 
   std::string token_bytes(TokenId previous, TokenId id) const override {
@@ -382,12 +313,14 @@ class HuggingFaceBpe final : public Tokenizer {
     return static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint64_t>(right);
   }
 
-  std::vector<NormalizerStep> normalizer_;
+  Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   bool ignores_merges_ = false;
   StringMap<TokenId> ids_;
   std::unordered_map<TokenId, Token> tokens_;
-  std::array<TokenId, 256> byte_tokens_{};
+  bool falls_back_to_bytes_ = false;
+  std::optional<TokenId> unknown_;
+  bool fuses_unknown_ = false;
   std::unordered_map<std::uint64_t, Merge<std::uint32_t>> merges_;
   StringMap<TokenId> added_ids_;
   AddedTokens added_in_raw_, added_in_normalized_;

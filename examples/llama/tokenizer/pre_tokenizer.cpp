@@ -1,10 +1,12 @@
 #include "examples/llama/tokenizer/pre_tokenizer.hpp"
 
 #include <fmt/format.h>
-#include <unicode/normalizer2.h>
-#include <unicode/regex.h>
+
+#include <algorithm>
 
 #include "examples/llama/tokenizer/json.hpp"
+#include "examples/llama/tokenizer/pattern.hpp"
+#include "examples/llama/tokenizer/text.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace llama {
@@ -13,71 +15,65 @@ namespace {
 using icu::UnicodeString;
 using nlohmann::json;
 
+// The patterns that stand behind the names of pre-tokenizers.
 constexpr const char* gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* punctuation_pattern = R"([\p{P}$+<=>\^`|~])";
+constexpr const char* word_pattern = R"(\w+|[^\w\s]+)";
 
-void check(UErrorCode status, std::string_view what) {
-  if (U_FAILURE(status)) throw tokenizer_error(fmt::format("{}: {}", what, u_errorName(status)));
+Pattern regex(const char* pattern) { return {unicode(pattern), Pattern::Kind::regex}; }
+
+/// A part of a text, from one end of a match to the next.
+struct Span {
+  std::int32_t start, end;
+  bool matches;
+};
+
+/// All of `text`, as what matches and what lies between.
+std::vector<Span> spans(const Pattern& pattern, const UnicodeString& text) {
+  std::vector<Span> result;
+  std::int32_t end = 0;
+  pattern.for_each_match(text, [&](std::int32_t start, std::int32_t match_end) {
+    if (start > end) result.push_back({end, start, false});
+    if (match_end > start) result.push_back({start, match_end, true});
+    end = match_end;
+  });
+  if (end < text.length()) result.push_back({end, text.length(), false});
+  return result;
 }
 
-UnicodeString unicode(const std::string& text) { return UnicodeString::fromUTF8(text); }
-
-/// Cuts `text` at both ends of each match; what lies between matches is a piece too.
-void split_at_matches(const icu::RegexPattern& pattern, const UnicodeString& text, std::vector<UnicodeString>& pieces) {
-  UErrorCode status = U_ZERO_ERROR;
-  const std::unique_ptr<icu::RegexMatcher> matcher(pattern.matcher(text, status));
-  check(status, "cannot match the pre_tokenizer's pattern");
-  // In units of 10000 backtracking points: far above the need of real patterns, but one that explodes ends soon.
-  matcher->setTimeLimit(1000 + text.length() / 100, status);
-  std::int32_t end = 0;
-  const auto add_until = [&](std::int32_t limit) {
-    if (limit > end) pieces.emplace_back(text, end, limit - end);
-    end = limit;
-  };
-  while (matcher->find(status)) {
-    add_until(matcher->start(status));
-    add_until(matcher->end(status));
+/// Joins each span with the one before it where `joins(before, span)`.
+template <class Joins>
+std::vector<Span> joined(const std::vector<Span>& spans, const Joins& joins) {
+  std::vector<Span> result;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    if (i != 0 && joins(spans[i - 1], spans[i])) {
+      result.back().end = spans[i].end;
+    } else {
+      result.push_back(spans[i]);
+    }
   }
-  check(status, "cannot match the pre_tokenizer's pattern");
-  add_until(text.length());
+  return result;
+}
+
+/// Which spans become pieces, for each behavior of a Split.
+std::vector<Span> pieces_of(std::vector<Span> spans, const std::string& behavior) {
+  if (behavior == "Removed") {
+    std::erase_if(spans, [](const Span& span) { return span.matches; });
+    return spans;
+  }
+  if (behavior == "MergedWithPrevious") {
+    return joined(spans, [](const Span& before, const Span& span) { return !before.matches && span.matches; });
+  }
+  if (behavior == "MergedWithNext") {
+    return joined(spans, [](const Span& before, const Span& span) { return before.matches && !span.matches; });
+  }
+  if (behavior == "Contiguous") {
+    return joined(spans, [](const Span& before, const Span& span) { return before.matches == span.matches; });
+  }
+  return spans;
 }
 
 }  // namespace
-
-std::vector<NormalizerStep> read_normalizer(const json& section) {
-  if (section.is_null()) return {};
-  const std::string type = string_member(section, "type");
-  if (type == "Sequence") {
-    std::vector<NormalizerStep> steps;
-    for (const json& part : section.at("normalizers")) {
-      for (NormalizerStep& step : read_normalizer(part)) steps.push_back(std::move(step));
-    }
-    return steps;
-  }
-  if (type == "NFC") {
-    UErrorCode status = U_ZERO_ERROR;
-    const icu::Normalizer2* nfc = icu::Normalizer2::getNFCInstance(status);
-    check(status, "ICU has no NFC data");
-    return {[nfc](UnicodeString& text) {
-      UErrorCode failure = U_ZERO_ERROR;
-      text = nfc->normalize(text, failure);
-      check(failure, "cannot bring the text into NFC");
-    }};
-  }
-  if (type == "Prepend") {
-    return {[prefix = unicode(string_member(section, "prepend"))](UnicodeString& text) {
-      if (!text.isEmpty()) text.insert(0, prefix);
-    }};
-  }
-  if (type == "Replace" && section.at("pattern").contains("String")) {
-    const UnicodeString pattern = unicode(string_member(section.at("pattern"), "String"));
-    if (pattern.isEmpty()) throw tokenizer_error("normalizer Replace has an empty pattern");
-    return {[pattern, content = unicode(string_member(section, "content"))](UnicodeString& text) {
-      text.findAndReplace(pattern, content);
-    }};
-  }
-  throw tokenizer_error(
-      fmt::format("normalizer {} is not supported (NFC, Prepend, Replace of a String, Sequence are)", type));
-}
 
 PreTokenizer::PreTokenizer(const json& section) {
   if (!section.is_null()) add(section);
@@ -87,44 +83,56 @@ void PreTokenizer::add(const json& section) {
   const std::string type = string_member(section, "type");
   if (type == "Sequence") {
     for (const json& part : section.at("pretokenizers")) add(part);
-    return;
-  }
-  if (byte_level_) throw tokenizer_error(fmt::format("pre_tokenizer {} after ByteLevel is not supported", type));
-  if (type == "ByteLevel") {
-    byte_level_ = true;
-    if (member_or(section, "add_prefix_space", true)) {
-      steps_.emplace_back([](const UnicodeString& piece, bool, Pieces& pieces) {
-        pieces.push_back(piece.startsWith(u' ') ? piece : u' ' + piece);
-      });
-    }
-    if (member_or(section, "use_regex", true)) add_split(gpt2_pattern, false);
+  } else if (type == "ByteLevel") {
+    add_byte_level(section);
   } else if (type == "Split") {
-    const std::string behavior = string_member(section, "behavior");
-    if (behavior != "Isolated") {
-      throw tokenizer_error(
-          fmt::format("pre_tokenizer Split with behavior {} is not supported (Isolated is)", behavior));
-    }
-    const json& pattern = section.at("pattern");
-    const bool literal = pattern.contains("String");
-    add_split(unicode(string_member(pattern, literal ? "String" : "Regex")), literal);
+    add_split(Pattern(section.at("pattern")), string_member(section, "behavior"), member_or(section, "invert", false));
+  } else if (type == "Digits") {
+    add_split(regex(member_or(section, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)"), "Isolated");
+  } else if (type == "Punctuation") {
+    add_split(regex(punctuation_pattern), member_or<std::string>(section, "behavior", "Isolated"));
+  } else if (type == "Whitespace") {
+    add_split(regex(word_pattern), "Removed", true);
+  } else if (type == "WhitespaceSplit") {
+    add_split(regex(R"(\s)"), "Removed");
+  } else if (type == "CharDelimiterSplit") {
+    add_split({unicode(string_member(section, "delimiter")), Pattern::Kind::literal}, "Removed");
   } else if (type == "Metaspace") {
     add_metaspace(section);
   } else {
     throw tokenizer_error(fmt::format(
-        "pre_tokenizer {} is not supported (Split, ByteLevel, Metaspace, Sequence are); a tokenizer.model beside it "
-        "would be",
+        "pre_tokenizer {} is not supported (ByteLevel, CharDelimiterSplit, Digits, Metaspace, Punctuation, Split, "
+        "Whitespace, WhitespaceSplit, Sequence are); a tokenizer.model beside it would be",
         type));
   }
 }
 
-void PreTokenizer::add_split(const UnicodeString& pattern, bool literal) {
-  UErrorCode status = U_ZERO_ERROR;
-  const std::shared_ptr<const icu::RegexPattern> compiled(
-      icu::RegexPattern::compile(pattern, literal ? UREGEX_LITERAL : 0, status));
-  std::string text;
-  check(status, "pre_tokenizer pattern \"" + pattern.toUTF8String(text) + "\" cannot be compiled");
+void PreTokenizer::add_split(const Pattern& pattern, const std::string& behavior, bool invert) {
+  constexpr std::string_view behaviors[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+                                            "Contiguous"};
+  if (std::ranges::find(behaviors, behavior) == std::end(behaviors)) {
+    throw tokenizer_error(
+        fmt::format("pre_tokenizer with the unknown behavior {} (known: {})", behavior, fmt::join(behaviors, ", ")));
+  }
+  steps_.emplace_back([=](const UnicodeString& piece, bool, Pieces& pieces) {
+    std::vector<Span> cut = spans(pattern, piece);
+    for (Span& span : cut) span.matches = span.matches != invert;
+    for (const Span& span : pieces_of(std::move(cut), behavior)) {
+      pieces.emplace_back(piece, span.start, span.end - span.start);
+    }
+  });
+}
+
+void PreTokenizer::add_byte_level(const json& section) {
+  byte_level_ = true;
+  if (member_or(section, "add_prefix_space", true)) {
+    steps_.emplace_back([](const UnicodeString& piece, bool, Pieces& pieces) {
+      pieces.push_back(piece.startsWith(u' ') ? piece : u' ' + piece);
+    });
+  }
+  if (member_or(section, "use_regex", true)) add_split(regex(gpt2_pattern), "Isolated");
   steps_.emplace_back(
-      [compiled](const UnicodeString& piece, bool, Pieces& pieces) { split_at_matches(*compiled, piece, pieces); });
+      [](const UnicodeString& piece, bool, Pieces& pieces) { pieces.push_back(byte_characters(piece)); });
 }
 
 void PreTokenizer::add_metaspace(const json& section) {
@@ -136,21 +144,14 @@ void PreTokenizer::add_metaspace(const json& section) {
   if (scheme != "first" && scheme != "always" && scheme != "never") {
     throw tokenizer_error(fmt::format("pre_tokenizer Metaspace has prepend_scheme {} (first, always, never)", scheme));
   }
-  const bool splits = member_or(section, "split", true);
   steps_.emplace_back([=](const UnicodeString& piece, bool starts_text, Pieces& pieces) {
     UnicodeString text = piece;
     text.findAndReplace(u' ', mark);
     const bool prepends = scheme == "always" || (scheme == "first" && starts_text);
     if (prepends && !text.startsWith(mark)) text.insert(0, mark);
-    std::int32_t start = 0;
-    while (splits && start < text.length()) {
-      const std::int32_t next = text.indexOf(mark, start + 1);
-      if (next < 0) break;
-      pieces.emplace_back(text, start, next - start);
-      start = next;
-    }
-    pieces.emplace_back(text, start);
+    pieces.push_back(std::move(text));
   });
+  if (member_or(section, "split", true)) add_split({mark, Pattern::Kind::literal}, "MergedWithNext");
 }
 
 std::vector<UnicodeString> PreTokenizer::split(const UnicodeString& text, bool starts_text) const {

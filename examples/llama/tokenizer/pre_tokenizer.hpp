@@ -4,27 +4,24 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 namespace llama {
 
-/// One step of a `tokenizer.json` normalizer: changes the text in place.
-using NormalizerStep = std::function<void(icu::UnicodeString&)>;
-
-/// Steps of section "normalizer" (may be null): NFC, Prepend, Replace of a string, Sequence. Throws `tokenizer_error`
-/// naming any other.
-std::vector<NormalizerStep> read_normalizer(const nlohmann::json& section);
+class Pattern;
 
 /// Section "pre_tokenizer" of a `tokenizer.json`: cuts text into the pieces that tokens never cross.
 class PreTokenizer {
  public:
-  /// Split (Isolated), ByteLevel, Metaspace, Sequence, or null. Throws `tokenizer_error` naming anything else.
+  /// ByteLevel, CharDelimiterSplit, Digits, Metaspace, Punctuation, Split, Whitespace, WhitespaceSplit, Sequence, or
+  /// null. Throws `tokenizer_error` naming anything else.
   explicit PreTokenizer(const nlohmann::json& section);
 
-  /// `starts_text`: nothing, not even a special token, stands before `text`.
+  /// None of the pieces is empty. `starts_text`: nothing, not even a special token, stands before `text`.
   std::vector<icu::UnicodeString> split(const icu::UnicodeString& text, bool starts_text) const;
 
-  /// Whether tokens are made of bytes; of characters otherwise.
+  /// Whether pieces are written in GPT-2's characters for bytes.
   bool byte_level() const { return byte_level_; }
 
  private:
@@ -32,7 +29,8 @@ class PreTokenizer {
   using Step = std::function<void(const icu::UnicodeString& piece, bool starts_text, Pieces& pieces)>;
 
   void add(const nlohmann::json& section);
-  void add_split(const icu::UnicodeString& pattern, bool literal);
+  void add_split(const Pattern& pattern, const std::string& behavior, bool invert = false);
+  void add_byte_level(const nlohmann::json& section);
   void add_metaspace(const nlohmann::json& section);
 
   std::vector<Step> steps_;

