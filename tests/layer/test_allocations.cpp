@@ -2,75 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cerrno>
-#include <cstdlib>
 #include <functional>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "layer/scripted_engine.hpp"
-
-// Eigen and the OpenMP runtime allocate with malloc, so that is what is counted where the C library lets us stand in
-// front of it; elsewhere, and where a sanitizer stands there, only operator new is.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LAZYLLM_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define LAZYLLM_TEST_SANITIZED 1
-#endif
-#endif
-
-namespace {
-
-std::atomic<long> allocations = 0;
-
-}  // namespace
-
-#if defined(__GLIBC__) && !defined(LAZYLLM_TEST_SANITIZED)
-
-extern "C" {
-void* __libc_malloc(std::size_t bytes);
-void* __libc_calloc(std::size_t count, std::size_t bytes);
-void* __libc_realloc(void* memory, std::size_t bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-
-void* malloc(std::size_t bytes) {
-  ++allocations;
-  return __libc_malloc(bytes);
-}
-void* calloc(std::size_t count, std::size_t bytes) {
-  ++allocations;
-  return __libc_calloc(count, bytes);
-}
-void* realloc(void* memory, std::size_t bytes) {
-  ++allocations;
-  return __libc_realloc(memory, bytes);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  ++allocations;
-  return __libc_memalign(alignment, bytes);
-}
-int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
-  ++allocations;
-  *memory = __libc_memalign(alignment, bytes);
-  return *memory == nullptr ? ENOMEM : 0;
-}
-}
-
-#else
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  void* memory = std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
-#endif
+#include "support/allocations.hpp"
 
 using namespace lazyllm;
 using namespace lazyllm::test;
@@ -165,9 +102,9 @@ long allocations_of(const std::function<Selection(const PrunePoint&)>& policy, c
     b.clear();
   }
   host.revived = host.pruned = 0;
-  const long before = allocations;
+  const long before = lazyllm::test::allocations();
   host.generate(a, b, pruner);
-  const long counted = allocations - before;
+  const long counted = lazyllm::test::allocations() - before;
   CHECK(host.script.rows_right);
   CHECK(host.pruned > 0);
   return counted;
@@ -202,16 +139,12 @@ void allocates_nothing() {
 }  // namespace
 
 TEST_CASE("allocations: the counter counts") {
-  const long before = allocations;
+  const long before = lazyllm::test::allocations();
   std::vector<int> list(100);
   Eigen::ArrayXf array(100);
   CHECK(list.data() != nullptr);
   CHECK(array.data() != nullptr);
-#ifdef LAZYLLM_TEST_SANITIZED
-  CHECK(allocations - before >= 1);
-#else
-  CHECK(allocations - before >= 2);
-#endif
+  CHECK(lazyllm::test::allocations() - before >= (sees_malloc() ? 2 : 1));
 }
 
 TEST_CASE("allocations: none in a step after a similar run or reserve, dense storage") {

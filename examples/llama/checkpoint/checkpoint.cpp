@@ -130,8 +130,7 @@ Tensor Checkpoint::tensor(std::string_view name) const {
 Tensor Checkpoint::tensor(std::string_view name, std::span<const Index> shape) const {
   Tensor result = tensor(name);
   if (!std::equal(shape.begin(), shape.end(), result.shape.begin(), result.shape.end()))
-    reject(place_, "tensor \"{}\" has shape [{}], expected [{}]", name, fmt::join(result.shape, ", "),
-           fmt::join(shape, ", "));
+    reject(place_, "tensor \"{}\" has shape {}, expected [{}]", name, shown(result.shape), fmt::join(shape, ","));
   return result;
 }
 

@@ -27,11 +27,8 @@ bool is_read(const fs::path& path) {
 bool same_file(const fs::path& a, const fs::path& b) {
   std::error_code error;
   if (fs::equivalent(a, b, error) && !error) return true;
-  const auto whole = [](const fs::path& path) {
-    std::error_code ignored;
-    return fs::weakly_canonical(fs::absolute(path, ignored), ignored);
-  };
-  return whole(a) == whole(b);
+  const fs::path whole = fs::weakly_canonical(fs::absolute(a, error), error);
+  return !error && whole == fs::weakly_canonical(fs::absolute(b, error), error) && !error;
 }
 
 }  // namespace

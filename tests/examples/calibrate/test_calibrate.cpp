@@ -184,7 +184,7 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
   check({"--dtype", "f16"}, 2, {"--dtype"});
   check({"--unknown"}, 2, {"--unknown"});
   check({"--tokens", "511"}, 1, {"--tokens 511", "1 to 510"});
-  check({"--data", program.path("none.jsonl")}, 1, {"none.jsonl", "cannot be read"});
+  check({"--data", program.path("none.jsonl")}, 1, {"none.jsonl", "No such file"});
   check({"--data", program.write("bad.jsonl", "{}")}, 1, {"bad.jsonl:1"});
   const auto result = program.run("none/out.json");
   CHECK(result.status == 1);

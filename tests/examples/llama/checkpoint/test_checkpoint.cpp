@@ -46,7 +46,7 @@ TEST_CASE("a directory with one safetensors file") {
       [&] {
         checkpoint.tensor("model.norm.weight", {2, 1});
       },
-      {place, "\"model.norm.weight\"", "shape [1, 2]", "expected [2, 1]"});
+      {place, "\"model.norm.weight\"", "shape [1,2]", "expected [2,1]"});
   check_rejected<checkpoint_error>([&] { checkpoint.tensor("model.norm.weight", {1}); }, {"expected [1]"});
   check_rejected<checkpoint_error>([&] { checkpoint.tensor("lm_head.weight"); },
                                    {place, "\"lm_head.weight\"", "I32", "F32, F16, BF16"});
