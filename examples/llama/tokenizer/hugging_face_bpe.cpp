@@ -101,7 +101,10 @@ class HuggingFaceBpe final : public Tokenizer {
     if (member_or(model, "dropout", 0.0) != 0.0) fail("model with dropout is not supported");
     ignores_merges_ = member_or(model, "ignore_merges", false);
 
-    for (const auto& [content, value] : member(model, "vocab").items()) {
+    const json& vocabulary = member(model, "vocab");
+    if (!vocabulary.is_object() || vocabulary.empty())
+      fail("\"vocab\" is {}, expected tokens with ids", shown(vocabulary));
+    for (const auto& [content, value] : vocabulary.items()) {
       const TokenId id = token_id(value, content);
       ids_.emplace(content, id);
       const std::string bytes = pre_tokenizer_.byte_level() ? bytes_of(content) : content;
