@@ -29,7 +29,8 @@ inline ProcessResult run_process(const std::string& program, const std::vector<s
   std::string command = quoted(program);
   for (const std::string& argument : arguments) command += ' ' + quoted(argument);
   const TemporaryFolder streams;
-  command += " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null " + other_streams;
+  command +=
+      " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null " + other_streams;
   const int status = std::system(command.c_str());
   REQUIRE(WIFEXITED(status));
   return {WEXITSTATUS(status), read(streams.path() / "out"), read(streams.path() / "err")};
