@@ -32,7 +32,8 @@ struct LazyFixture {
     lazyllm::AnyPolicy policy = lazyllm::parse_policy(content.at("schedule").get<std::string>(), layers);
     policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{policy, content.at("protect_last")};
     policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, content.at("protect_first")};
-    return {policy, lazyllm::parse_score(content.at("score").get<std::string>())};
+    return lazyllm::TokenPruner<lazyllm::AnyPolicy>(
+        policy, lazyllm::parse_score(content.at("score").get<std::string>()));
   }
 
   /// The logits of the next step.
@@ -83,6 +84,7 @@ inline Index check_steps(LazyFixture& fixture, LazyDecoder<float>& decoder) {
     const auto next = std::max_element(logits.begin(), logits.end()) - logits.begin();
     CHECK(next == step.at("next").get<Index>());
   }
+  decoder.observe_layers(nullptr);
   const auto depths = decoder.sequence().depths();
   CHECK(std::accumulate(depths.begin(), depths.end(), Index{0}) == fixture.content.at("computed_total").get<Index>());
   return revived;

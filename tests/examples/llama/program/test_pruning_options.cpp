@@ -98,7 +98,9 @@ std::string file_error(const std::string& content, const std::string& name = "")
   const test::TemporaryFolder folder;
   const std::string path = folder.write("schedules.json", content);
   try {
-    make_pruner({.schedule = "@" + path + name, .score = {}, .protect_first = {}, .protect_last = {}}, 10);
+    PruningOptions options;
+    options.schedule = "@" + path + name;
+    make_pruner(options, 10);
   } catch (const std::exception& error) {
     const std::string message = error.what();
     const std::size_t at = message.find(path);
