@@ -16,12 +16,17 @@
 #include "bench/evaluate/summary.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/output_file.hpp"
+#include "examples/llama/files/printable.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"
+#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/program/memory.hpp"
+#include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
-#include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/progress.hpp"
 
 namespace {
@@ -45,6 +50,20 @@ struct Options {
     if (!resume.empty() || json.empty()) return resume;
     return json + ".partial.jsonl";
   }
+
+  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  void check_outputs() const {
+    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
+    const auto add = [&](const std::string& option, const std::vector<std::filesystem::path>& paths) {
+      for (NamedFile& file : named_files(option, paths)) inputs.push_back(std::move(file));
+    };
+    add("--data", files_at(data.data, {".jsonl"}));
+    add("--prompts", {data.prompts});
+    add("--lengths", {data.lengths});
+    add("--schedule", {schedule_file_of(method_options.pruning)});
+    if (!method_options.compressor.empty()) add("--compressor", model_files(method_options.compressor));
+    check_apart({{"--json", json}, {"--resume", partial()}}, inputs);
+  }
 };
 
 /// The longest sequence that the model can run, or `context` where that is less.
@@ -58,12 +77,13 @@ Index usable_context(const ModelConfig& config, std::optional<Index> context) {
 
 /// What the results depend on, besides the items.
 Json settings(const Options& options, const MethodOptions& method, Index context) {
-  Json json = {{"model", options.model.path}, {"model_fingerprint", model_fingerprint(options.model.path)}};
+  Json json = {{"model", options.model.path},
+               {"model_fingerprint", fingerprint_of(model_files(options.model.path, options.model.tokenizer))}};
   if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
   if (options.chat) json["chat"] = true;
   json.update(to_json(method));
   if (!method.compressor.empty() && method.method == Method::compress) {
-    json["compressor_fingerprint"] = model_fingerprint(method.compressor);
+    json["compressor_fingerprint"] = fingerprint_of(model_files(method.compressor));
   }
   json.update({{"context", context},
                {"device", options.model.placement.device},
@@ -74,7 +94,7 @@ Json settings(const Options& options, const MethodOptions& method, Index context
   return json;
 }
 
-void print(const BadLine& line) { fmt::print(stderr, "{}: {}\n", line.place, line.reason); }
+void report_bad(const BadLine& line) { say("{}: {}", line.place, line.reason); }
 
 /// The model of `--compressor`, or null if it has none of its own.
 std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const ModelConfig& config, Index context,
@@ -89,7 +109,8 @@ std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const Mod
     fail("the compressor ", method.compressor, " has a context of ", longest,
          " tokens: --context must not be above it, and is ", context);
   }
-  return open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  return with_memory("the weights of the compressor", weight_bytes(checkpoint.config(), placement.dtype),
+                     [&] { return open_model(checkpoint.config(), weights_of(checkpoint), placement); });
 }
 
 /// Evaluates the items one after the other. Those that fail become bad lines.
@@ -97,7 +118,9 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                        const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
   const Placement& placement = options.model.placement;
-  const auto model = open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  const auto model = with_memory_for_weights(checkpoint.config(), placement.dtype, [&] {
+    return open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  });
   const auto compressor = load_compressor(method, model->config(), context, placement);
   Evaluator evaluator(method, *model, compressor ? *compressor : *model, tokenizer, context, chat);
   std::vector<ItemResult> results;
@@ -106,7 +129,7 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
   const auto skip = [&](const Item& item, const std::exception& error) {
     progress.clear();
     data.bad_lines.push_back({item.place, std::string(plain_message(error))});
-    print(data.bad_lines.back());
+    report_bad(data.bad_lines.back());
     progress.advance(false, item.dataset);
   };
   for (const Item& item : data.items) {
@@ -128,6 +151,7 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
 }
 
 void evaluate(Options options) {
+  options.check_outputs();
   options.method_options.method = parse_method(options.method);
   const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
@@ -141,7 +165,7 @@ void evaluate(Options options) {
   if (!options.json.empty()) output.emplace(options.json);
 
   Data data = read_data(options.data);
-  for (const BadLine& line : data.bad_lines) print(line);
+  for (const BadLine& line : data.bad_lines) report_bad(line);
   if (data.items.empty()) {
     fail("the data ", options.data.data.string(), " holds no item that can be evaluated");
   }
@@ -151,47 +175,45 @@ void evaluate(Options options) {
   const std::vector<ItemResult> results = evaluate_items(options, method, checkpoint, *tokenizer,
                                                          chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);
   const Summary summary = summarize(results);
-  fmt::print("{}", table(summary));
-  if (!data.bad_lines.empty()) fmt::print("{}\n", counted(data.bad_lines.size(), "bad line"));
-  if (!output) return;
-  Json report = {{"settings", settings},
-                 {"data",
-                  {{"data", options.data.data.string()},
-                   {"prompts", options.data.prompts.string()},
-                   {"lengths", options.data.lengths.string()},
-                   {"limit", options.data.limit ? Json(*options.data.limit) : Json()}}}};
-  report.update(to_json(summary));
-  report["bad_lines"] = Json::array();
-  for (const BadLine& line : data.bad_lines) {
-    report["bad_lines"].push_back({{"place", line.place}, {"reason", line.reason}});
+  if (output) {
+    Json report = {{"settings", settings},
+                   {"data",
+                    {{"data", options.data.data.string()},
+                     {"prompts", options.data.prompts.string()},
+                     {"lengths", options.data.lengths.string()},
+                     {"limit", options.data.limit ? Json(*options.data.limit) : Json()}}}};
+    report.update(to_json(summary));
+    report["bad_lines"] = Json::array();
+    for (const BadLine& line : data.bad_lines) {
+      report["bad_lines"].push_back({{"place", line.place}, {"reason", line.reason}});
+    }
+    report["items"] = nlohmann::json(results);
+    output->commit(json_text(report, 1) + "\n");
+    if (options.resume.empty()) std::filesystem::remove(options.partial());
   }
-  report["items"] = nlohmann::json(results);
-  output->commit(json_text(report, 1) + "\n");
-  if (options.resume.empty()) std::filesystem::remove(options.partial());
+  // After the files: whoever reads this may be gone.
+  print_text(printable(table(summary), Controls::lines));
+  if (!data.bad_lines.empty()) print("{}\n", counted(data.bad_lines.size(), "bad line"));
 }
 
 void add_options(CLI::App& app, Options& options) {
   add_model_options(app, options.model);
-  app.add_option("--data", options.data.data,
-                 "JSON lines of LongBench (input, context, answers, all_classes, dataset) or with a rendered prompt "
-                 "(prompt, answers); or a folder, of which all *.jsonl are read")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--prompts", options.data.prompts, "LongBench's dataset2prompt.json, for lines without a prompt")
+  add_path(app, "--data", options.data.data,
+           "JSON lines of LongBench (input, context, answers, all_classes, dataset) or with a rendered prompt "
+           "(prompt, answers); or a folder, of which all *.jsonl are read")
+      ->required();
+  add_path(app, "--prompts", options.data.prompts, "LongBench's dataset2prompt.json, for lines without a prompt")
       ->type_name("FILE");
-  app.add_option("--lengths", options.data.lengths,
-                 "LongBench's dataset2maxlen.json, for lines without max_tokens of their own")
+  add_path(app, "--lengths", options.data.lengths,
+           "LongBench's dataset2maxlen.json, for lines without max_tokens of their own")
       ->type_name("FILE");
-  app.add_option("--max-tokens", options.data.max_tokens,
-                 "tokens to generate at most where neither the line nor --lengths says it")
-      ->check(at_least(1))
-      ->type_name("N");
+  add_number(app, "--max-tokens", options.data.max_tokens,
+             "tokens to generate at most where neither the line nor --lengths says it", {.least = 1});
   add_chat_option(app, options.chat);
-  app.add_option("--limit", options.data.limit, "at most N items of each data set")->check(at_least(1))->type_name("N");
-  app.add_option("--context", options.context,
-                 "longest prompt and answer in tokens; longer prompts lose their middle (default: the model's)")
-      ->check(at_least(1))
-      ->type_name("N");
+  add_number(app, "--limit", options.data.limit, "at most N items of each data set", {.least = 1});
+  add_number(app, "--context", options.context,
+             "longest prompt and answer in tokens; longer prompts lose their middle (default: the model's)",
+             {.least = 1});
   app.add_option("--method", options.method,
                  "dense; lazy: prune by --schedule; static: the same, but only in the prompt's step and for good; "
                  "random-drop: random tokens go before the model sees them; compress: the most likely ones do "
@@ -199,35 +221,23 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"dense", "lazy", "static", "random-drop", "compress"}))
       ->capture_default_str();
   add_pruning_options(app, options.method_options.pruning);
-  app.add_option("--keep", options.method_options.keep,
-                 "share of the prompt's tokens that random-drop and compress keep, those of --protect-first and "
-                 "--protect-last counted; they never drop the token that starts a text")
-      ->type_name("SHARE")
-      ->capture_default_str();
-  app.add_option("--seed", options.method_options.seed, "random-drop: first seed")
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--seeds", options.method_options.seeds, "random-drop: runs with different seeds, for the mean")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--compressor", options.method_options.compressor,
-                 "compress: language model with the same tokenizer (default: the model itself)")
-      ->type_name("PATH");
-  app.add_option("--speed-items", options.speed_items,
-                 "items of each data set to time, dense and the method in turn; 0: none")
-      ->check(at_least(0))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--repeats", options.repeats, "turns of each item that is timed; the medians count")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--json", options.json, "write settings, figures, bad lines and every item's result to this file")
+  add_number(app, "--keep", options.method_options.keep,
+             "share of the prompt's tokens that random-drop and compress keep, those of --protect-first and "
+             "--protect-last counted; they never drop the token that starts a text")
+      ->type_name("SHARE");
+  add_number(app, "--seed", options.method_options.seed, "random-drop: first seed");
+  add_number(app, "--seeds", options.method_options.seeds, "random-drop: runs with different seeds, for the mean",
+             {.least = 1});
+  add_path(app, "--compressor", options.method_options.compressor,
+           "compress: language model with the same tokenizer (default: the model itself)");
+  add_number(app, "--speed-items", options.speed_items,
+             "items of each data set to time, dense and the method in turn; 0: none", {.least = 0});
+  add_number(app, "--repeats", options.repeats, "turns of each item that is timed; the medians count", {.least = 1});
+  add_path(app, "--json", options.json, "write settings, figures, bad lines and every item's result to this file")
       ->type_name("FILE");
-  app.add_option("--resume", options.resume,
-                 "keep finished items in this file, and go on from what it holds (default: with --json FILE "
-                 "FILE.partial.jsonl, removed at the end)")
+  add_path(app, "--resume", options.resume,
+           "keep finished items in this file, and go on from what it holds (default: with --json FILE "
+           "FILE.partial.jsonl, removed at the end)")
       ->type_name("FILE");
   app.footer(
       "With --chat the prompts of few-shot and code sets are left as they are, as in LongBench. "

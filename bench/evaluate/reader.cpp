@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <sstream>
 #include <string_view>
 
 #include "bench/evaluate/metrics.hpp"
 #include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/input_file.hpp"
 #include "examples/llama/program/fingerprint.hpp"
 #include "examples/llama/program/input_files.hpp"
 
@@ -28,7 +29,7 @@ constexpr Index longest_answer = Index{1} << 20;
 /// A configuration file of LongBench: a value for each data set. Throws unless all are of `type`.
 Json read_config(const fs::path& path, Json::value_t type) {
   if (path.empty()) return Json::object();
-  const std::string text = read_text(path);
+  const std::string text = read_input(path);
   Json config = parse_json(std::as_bytes(std::span(text)), path.string());
   if (!config.is_object()) fail(path.string(), ": the file does not hold a JSON object");
   for (const auto& [dataset, value] : config.items()) {
@@ -114,10 +115,9 @@ class Reader {
         lengths_(read_config(options.lengths, Json::value_t::number_unsigned)) {}
 
   void read(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) fail("the file ", path.string(), " cannot be read");
+    std::istringstream lines(read_input(path));
     std::string text;
-    for (Index line = 1; std::getline(file, text); ++line) {
+    for (Index line = 1; std::getline(lines, text); ++line) {
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
       const std::string place = fmt::format("{}:{}", path.string(), line);
       try {
@@ -130,7 +130,6 @@ class Reader {
         data_.bad_lines.push_back({place, std::string(reason)});
       }
     }
-    if (file.bad()) fail("the file ", path.string(), " cannot be read");
   }
 
   Data take() { return std::move(data_); }

@@ -17,15 +17,19 @@
 #include "examples/calibrate/search.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/output_file.hpp"
+#include "examples/llama/files/printable.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/fingerprint.hpp"
 #include "examples/llama/program/interleaved.hpp"
+#include "examples/llama/program/memory.hpp"
+#include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
-#include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/progress.hpp"
 #include "examples/llama/program/timing.hpp"
 
@@ -43,6 +47,15 @@ struct Options {
   Index tokens = 16;
   Index runs = 64;
   bool resume = false;
+
+  std::string log() const { return out + ".log.jsonl"; }
+
+  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  void check_outputs() const {
+    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
+    for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
+    check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
+  }
 };
 
 struct EncodedPrompt {
@@ -75,13 +88,17 @@ class Calibration {
               std::vector<EncodedPrompt> prompts)
       : options_(options),
         out_(options.out),
-        model_(open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement)),
+        log_(options.log(), options.resume),
+        model_(with_memory_for_weights(
+            checkpoint.config(), options.model.placement.dtype,
+            [&] { return open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement); })),
         capacity_(options.tokens) {
     for (const EncodedPrompt& prompt : prompts) {
       capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + options.tokens);
     }
     const std::vector<TokenId> stop = stop_tokens(model_->config(), &tokenizer);
-    const std::unique_ptr<AnyDecoder> dense = model_->dense(capacity_);
+    const auto dense = with_memory_for_keys(model_->config(), options.model.placement.dtype, capacity_,
+                                            [&] { return model_->dense(capacity_); });
     ProgressBar progress(std::ssize(prompts));
     for (EncodedPrompt& prompt : prompts) {
       references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop));
@@ -91,8 +108,8 @@ class Calibration {
   }
 
   void run() {
-    OutcomeLog log(options_.out + ".log.jsonl", settings(), options_.resume);
-    const SearchResult found = search(log);
+    log_.start(settings(), std::ssize(references_), model_->config().layers);
+    const SearchResult found = search();
     const auto name = std::filesystem::canonical(options_.model.path).filename().string();
     std::vector<NamedPreset> presets;
     for (std::size_t i = 0; i < percents.size(); ++i) {
@@ -100,7 +117,7 @@ class Calibration {
     }
     const auto file = schedule_file(name, model_->config().layers, presets, found.front);
     out_.commit(json_text(file, 2) + "\n");
-    for (const NamedPreset& preset : presets) describe(preset);
+    for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 
  private:
@@ -113,7 +130,7 @@ class Calibration {
       }
     }
     return {{"model", options_.model.path},
-            {"model_fingerprint", model_fingerprint(options_.model.path)},
+            {"model_fingerprint", fingerprint_of(model_files(options_.model.path, options_.model.tokenizer))},
             {"device", options_.model.placement.device},
             {"dtype", options_.model.placement.dtype},
             {"prompts", references_.size()},
@@ -129,7 +146,7 @@ class Calibration {
     return sum;
   }
 
-  SearchResult search(OutcomeLog& log) {
+  SearchResult search() {
     const Index most = options_.runs * std::ssize(references_);
     ProgressBar progress(most);
     std::string current;
@@ -142,7 +159,7 @@ class Calibration {
         .evaluate =
             [&](const lazyllm::Preset& preset, Index prompt) {
               const std::string text = lazyllm::to_text(preset.schedule) + "  " + lazyllm::to_text(preset.score);
-              const Outcome* const earlier = log.find(preset, prompt);
+              const Outcome* const earlier = log_.find(preset, prompt);
               if (earlier != nullptr) {
                 progress.advance(true, text);
                 return *earlier;
@@ -153,7 +170,7 @@ class Calibration {
                 current = key;
               }
               const Outcome outcome = agree(*decoder, references_[static_cast<std::size_t>(prompt)]);
-              log.add(preset, prompt, outcome);
+              log_.add(preset, prompt, outcome);
               progress.advance(false, text);
               return outcome;
             },
@@ -188,22 +205,24 @@ class Calibration {
     return dense_ms / lazy_ms;
   }
 
-  static void describe(const NamedPreset& named) {
+  static std::string described(const NamedPreset& named) {
     const auto& [preset, ideal, agreement] = named.candidate;
     const std::string schedule = nlohmann::json(preset).at("schedule");
-    fmt::print("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule, lazyllm::to_text(preset.score),
-               preset.protect_first, preset.protect_last);
-    fmt::print("     loss {:.2f} % of {} after {}, first tokens equal {:.1f} %, KL {:.4f} nats\n", 100 * agreement.loss,
-               counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"),
-               100 * agreement.first_token_match, agreement.kl);
+    std::string text = fmt::format("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule,
+                                   lazyllm::to_text(preset.score), preset.protect_first, preset.protect_last);
+    text += fmt::format("     loss {:.2f} % of {} after {}, first tokens equal {:.1f} %, KL {:.4f} nats\n",
+                        100 * agreement.loss, counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"),
+                        100 * agreement.first_token_match, agreement.kl);
     for (const auto& [category, loss] : agreement.category_loss) {
-      if (!category.empty()) fmt::print("       {}: loss {:.2f} %\n", category, 100 * loss);
+      if (!category.empty()) text += fmt::format("       {}: loss {:.2f} %\n", printable(category), 100 * loss);
     }
-    fmt::print("     TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup, ideal);
+    return text +
+           fmt::format("     TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup, ideal);
   }
 
   Options options_;
   OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
+  OutcomeLog log_;
   std::unique_ptr<AnyModel> model_;
   Index capacity_;
   std::vector<Reference> references_;
@@ -211,6 +230,7 @@ class Calibration {
 };
 
 void calibrate(const Options& options) {
+  options.check_outputs();
   const Checkpoint checkpoint(options.model.path);
   const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
   Calibration(options, checkpoint, *tokenizer, encode_prompts(options, checkpoint.config(), *tokenizer)).run();
@@ -228,33 +248,25 @@ int main(int argc, char** argv) {
       "preset's loss, or one token.",
       "lazyllm-calibrate");
   add_model_options(app, options.model);
-  app.add_option("--data", options.data,
-                 "prompts: JSON lines (*.jsonl) with a prompt and, if they have them, a category or dataset and the "
-                 "answer's max_tokens; a text file that is one prompt; or a folder of both. Longer ones than the model "
-                 "can run lose their middle")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--out", options.out,
-                 "schedule file to write; FILE.log.jsonl beside it keeps what is done, see --resume")
+  add_path(app, "--data", options.data,
+           "prompts: JSON lines (*.jsonl) with a prompt and, if they have them, a category or dataset and the "
+           "answer's max_tokens; a text file that is one prompt; or a folder of both. Longer ones than the model "
+           "can run lose their middle")
+      ->required();
+  add_path(app, "--out", options.out,
+           "schedule file to write; FILE.log.jsonl beside it keeps what is done, see --resume")
       ->required()
       ->type_name("FILE");
-  app.add_option("--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--tokens", options.tokens,
-                 "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option(
-         "--runs", options.runs,
-         "work of the search at most, in passes over all prompts; a trial that fails early counts in part. 30 or "
-         "more find good schedules")
-      ->check(CLI::Range(1, 1'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+  add_number(app, "--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn",
+             {.least = 1});
+  add_number(app, "--tokens", options.tokens,
+             "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less", {.least = 1});
+  add_number(app, "--runs", options.runs,
+             "work of the search at most, in passes over all prompts; a trial that fails early counts in part. 30 or "
+             "more find good schedules",
+             {1, 1'000'000});
   app.add_flag("--resume", options.resume,
-               "go on with the search that FILE.log.jsonl holds; more --runs may be given then");
+               "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "
+               "may be given then");
   return run_program(app, argc, argv, [&] { calibrate(options); });
 }

@@ -1,5 +1,8 @@
 #include "examples/calibrate/outcome_log.hpp"
 
+#include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/checkpoint/model_config.hpp"
+
 namespace llama {
 namespace {
 
@@ -9,14 +12,19 @@ std::string key(const lazyllm::Preset& preset) { return Json(preset).dump(); }
 
 }  // namespace
 
-OutcomeLog::OutcomeLog(std::filesystem::path path, const nlohmann::ordered_json& settings, bool resume)
-    : log_(std::move(path), settings, resume, [this](const Json& line, const std::string& place) {
-        const Outcome outcome{line.at("positions"), line.at("equal"), line.at("kl")};
-        if (outcome.positions < 1 || outcome.equal < 0 || outcome.equal > outcome.positions) {
-          fail(place, ": ", outcome.equal, " equal tokens of ", outcome.positions, " are out of range");
-        }
-        outcomes_[{key(line.at("preset").get<lazyllm::Preset>()), line.at("prompt").get<Index>()}] = outcome;
-      }) {}
+void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, Index layers) {
+  log_.start(settings, [&](const Json& line) {
+    constexpr double most_kl = 1e6;  // nats of a position: far above what floats give
+    const auto whole = [&](const char* name, Index least, Index most) { return whole_field(line, name, least, most); };
+    Outcome outcome;
+    outcome.positions = whole("positions", 1, ModelLimits::context);
+    outcome.equal = whole("equal", 0, outcome.positions);
+    outcome.kl = number_field(line, "kl", -1, most_kl * static_cast<double>(outcome.positions));
+    const auto preset = line.at("preset").get<lazyllm::Preset>();
+    preset.schedule.check(layers);
+    outcomes_[{key(preset), whole("prompt", 0, prompts - 1)}] = outcome;
+  });
+}
 
 const Outcome* OutcomeLog::find(const lazyllm::Preset& preset, Index prompt) const {
   const auto found = outcomes_.find({key(preset), prompt});

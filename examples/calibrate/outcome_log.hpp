@@ -15,7 +15,11 @@ namespace llama {
 class OutcomeLog {
  public:
   /// Throws as `ResumableLog`.
-  OutcomeLog(std::filesystem::path path, const nlohmann::ordered_json& settings, bool resume);
+  OutcomeLog(std::filesystem::path path, bool resume) : log_(std::move(path), resume) {}
+
+  /// Of a search over `prompts` prompts for a model of `layers` layers. Throws as `ResumableLog::start`, and
+  /// `file_error` for an outcome that no such search can have.
+  void start(const nlohmann::ordered_json& settings, Index prompts, Index layers);
 
   /// The outcome of an earlier run, or null.
   const Outcome* find(const lazyllm::Preset& preset, Index prompt) const;

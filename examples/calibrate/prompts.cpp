@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/input_file.hpp"
 #include "examples/llama/program/input_files.hpp"
 
 namespace llama {
@@ -44,25 +45,26 @@ std::vector<Prompt> prompts_in(const fs::path& path) {
     prompts.push_back(std::move(prompt));
   };
   if (path.extension() == ".jsonl") {
-    std::ifstream file(path, std::ios::binary);
+    std::istringstream lines(read_input(path));
     std::string text;
-    for (int number = 1; std::getline(file, text); ++number) {
+    for (int number = 1; std::getline(lines, text); ++number) {
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
       const std::string place = fmt::format("{}:{}", path.string(), number);
       add(prompt_of(parse_json(std::as_bytes(std::span(text)), place), place), place);
     }
-    if (!file.eof()) fail("the file ", path.string(), " cannot be read");
   } else {
-    add({read_text(path), "", {}}, path.string());
+    add({read_input(path), "", {}}, path.string());
   }
   return prompts;
 }
 
 }  // namespace
 
+std::vector<fs::path> prompt_files(const fs::path& path) { return files_at(path, {".jsonl", ".txt"}); }
+
 std::vector<Prompt> read_prompts(const fs::path& path) {
   std::vector<std::vector<Prompt>> files;
-  for (const fs::path& file : files_at(path, {".jsonl", ".txt"})) files.push_back(prompts_in(file));
+  for (const fs::path& file : prompt_files(path)) files.push_back(prompts_in(file));
   std::vector<Prompt> prompts;
   for (std::size_t i = 0;; ++i) {
     bool more = false;

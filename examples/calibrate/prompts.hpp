@@ -9,6 +9,9 @@
 
 namespace llama {
 
+/// The files that `read_prompts` reads. Throws as it.
+std::vector<std::filesystem::path> prompt_files(const std::filesystem::path& path);
+
 struct Prompt {
   std::string text;
   std::string category = {};        ///< kind of task; empty where the file does not say
@@ -17,8 +20,8 @@ struct Prompt {
 
 /// The prompts of a file, or of all *.jsonl and *.txt in a folder, one of each file in turn. A *.jsonl has a JSON
 /// object on each line, with a text `prompt` and, if it is there, a text `category` or `dataset` and a number
-/// `max_tokens`; any other file is one prompt. Throws `std::invalid_argument` or
-/// `checkpoint_error`, naming file and line, for what cannot be read and for empty prompts.
+/// `max_tokens`; any other file is one prompt. Throws `lazyllm::invalid_argument` or
+/// `file_error`, naming file and line, for what cannot be read and for empty prompts.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path);
 
 }  // namespace llama

@@ -3,22 +3,59 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <map>
 #include <system_error>
 #include <utility>
 
 #include "examples/llama/checkpoint/error.hpp"
+#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/checkpoint/llama2c.hpp"
 #include "examples/llama/checkpoint/safetensors.hpp"
 
 namespace llama {
 namespace {
 
+/// What follows "model.layers.N." in the name of a weight of layer N.
+constexpr std::array<std::string_view, 9> layer_weights = {
+    "input_layernorm.weight",  "self_attn.q_proj.weight", "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+    "mlp.gate_proj.weight",    "mlp.up_proj.weight",      "mlp.down_proj.weight"};
+constexpr std::array<std::string_view, 3> layer_biases = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
+                                                          "self_attn.v_proj.bias"};
+
+/// Whether a model with `config` has a weight of this name, or one that says nothing new: the frequencies of the rotary
+/// positions, which older files hold, and a classifier that is the embedding table once more.
+bool belongs_to(const ModelConfig& config, std::string_view name) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  if (name == "model.embed_tokens.weight" || name == "model.norm.weight" || name == "lm_head.weight") return true;
+  constexpr std::string_view prefix = "model.layers.";
+  if (!name.starts_with(prefix)) return false;
+  name.remove_prefix(prefix.size());
+  Index layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  if (error != std::errc() || layer < 0 || layer >= config.layers) return false;
+  const auto digits = static_cast<std::size_t>(end - name.data());
+  if (std::to_string(layer).size() != digits || !name.substr(digits).starts_with('.')) return false;
+  name.remove_prefix(digits + 1);
+  return std::ranges::find(layer_weights, name) != layer_weights.end() ||
+         (config.qkv_bias && std::ranges::find(layer_biases, name) != layer_biases.end());
+}
+
+void check_names(const ModelConfig& config, const StoredTensors& tensors, std::string_view place) {
+  for (const auto& [name, tensor] : tensors) {
+    if (belongs_to(config, name)) continue;
+    reject(place, "tensor {} does not belong to the model that config.json describes: {}, {} layers, {} biases",
+           shown(name), config.architecture, config.layers, config.qkv_bias ? "with" : "without");
+  }
+}
+
 DType to_dtype(std::string_view stored, std::string_view name, std::string_view place) {
   if (stored == "F32") return DType::f32;
   if (stored == "F16") return DType::f16;
   if (stored == "BF16") return DType::bf16;
-  reject(place, "tensor \"{}\" has elements of type {}, supported: F32, F16, BF16", name, stored);
+  reject(place, "tensor \"{}\" has elements of type {}, supported: F32, F16, BF16", name, shown(stored));
 }
 
 }  // namespace
@@ -48,14 +85,16 @@ void Checkpoint::open_directory(const std::filesystem::path& directory) {
   const auto single = directory / "model.safetensors";
   const auto index = directory / "model.safetensors.index.json";
   std::error_code ignored;
-  if (std::filesystem::exists(single, ignored))
+  if (std::filesystem::exists(single, ignored)) {
     tensors_ = read_safetensors(map(single), single.string());
-  else if (std::filesystem::exists(index, ignored))
+    check_names(config_, tensors_, single.string());
+  } else if (std::filesystem::exists(index, ignored)) {
     open_shards(directory, index);
-  else
+  } else {
     reject(place_,
            "found neither model.safetensors nor model.safetensors.index.json (other formats, such as "
            "pytorch_model.bin, are not supported)");
+  }
 }
 
 void Checkpoint::open_shards(const std::filesystem::path& directory, const std::filesystem::path& index_path) {
@@ -66,11 +105,18 @@ void Checkpoint::open_shards(const std::filesystem::path& directory, const std::
     if (shard == shards.end()) {
       const auto path = directory / file;
       shard = shards.emplace(file, read_safetensors(map(path), path.string())).first;
+      check_names(config_, shard->second, path.string());
     }
     const auto found = shard->second.find(name);
     if (found == shard->second.end())
-      reject(index_path.string(), "tensor \"{}\" should be in {}, but is not", name, file);
+      reject(index_path.string(), "tensor {} should be in {}, but is not", shown(name), file);
     tensors_.insert(shard->second.extract(found));
+  }
+  for (const auto& [file, left] : shards) {
+    for (const auto& [name, tensor] : left) {
+      if (name.ends_with(".rotary_emb.inv_freq")) continue;
+      reject(index_path.string(), "tensor {} is in {}, but not in the index", shown(name), file);
+    }
   }
 }
 
@@ -84,8 +130,7 @@ Tensor Checkpoint::tensor(std::string_view name) const {
 Tensor Checkpoint::tensor(std::string_view name, std::span<const Index> shape) const {
   Tensor result = tensor(name);
   if (!std::equal(shape.begin(), shape.end(), result.shape.begin(), result.shape.end()))
-    reject(place_, "tensor \"{}\" has shape [{}], expected [{}]", name, fmt::join(result.shape, ", "),
-           fmt::join(shape, ", "));
+    reject(place_, "tensor \"{}\" has shape {}, expected [{}]", name, shown(result.shape), fmt::join(shape, ","));
   return result;
 }
 

@@ -20,7 +20,8 @@ class Checkpoint {
  public:
   /// Opens a Hugging Face directory (config.json with model.safetensors, or with shards and
   /// model.safetensors.index.json), or a llama2.c `.bin` file. Reads headers only.
-  /// Throws `checkpoint_error` when anything is missing, damaged or unsupported.
+  /// Throws `file_error` when anything is missing, damaged or unsupported, or there is a weight that does not belong to
+  /// the model that the configuration describes: ignoring it would run another model than the one in the files.
   explicit Checkpoint(const std::filesystem::path& path);
 
   const ModelConfig& config() const { return config_; }

@@ -2,17 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
+#include "examples/llama/files/file_error.hpp"
+
 namespace llama {
 
-/// Thrown when a checkpoint cannot be used: missing, damaged, hostile or of an unsupported kind.
+/// Thrown when a checkpoint cannot be used: damaged, hostile or of an unsupported kind.
 /// The message starts with the file and names the value found and what is allowed.
-class checkpoint_error : public std::runtime_error {
+class checkpoint_error : public file_error {
  public:
-  using std::runtime_error::runtime_error;
+  using file_error::file_error;
 };
 
 /// Throws `checkpoint_error` with the message "place: text". `place` is the file the text is about.

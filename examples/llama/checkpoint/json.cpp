@@ -1,6 +1,8 @@
 #include "examples/llama/checkpoint/json.hpp"
 
+#include <cstdint>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
 #include "examples/llama/checkpoint/error.hpp"
@@ -39,13 +41,45 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
     const auto* first = reinterpret_cast<const char*>(text.data());
     return Json::parse(first, first + text.size(), check);
   } catch (const Json::exception& error) {
-    // The parser quotes what it read last, which may be the whole text.
-    reject(place, "not valid JSON: {}", shown(std::string_view(error.what()).substr(0, 160)));
+    reject(place, "not valid JSON: {}", plain_reason(error));
   }
 }
 
 std::string json_text(const nlohmann::ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+namespace {
+
+const nlohmann::json& field_of(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) throw std::runtime_error(fmt::format("field \"{}\" is missing", name));
+  return *found;
+}
+
+}  // namespace
+
+Index whole_field(const nlohmann::json& object, const char* name, Index least, Index most) {
+  const nlohmann::json& value = field_of(object, name);
+  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
+                                               : value.is_number_integer() && value.get<std::int64_t>() <= most;
+  if (fits && value.get<Index>() >= least) return value.get<Index>();
+  throw std::runtime_error(
+      fmt::format("field \"{}\" is {}, expected an integer from {} to {}", name, shown(value), least, most));
+}
+
+double number_field(const nlohmann::json& object, const char* name, double least, double most) {
+  const nlohmann::json& value = field_of(object, name);
+  if (value.is_number() && value.get<double>() >= least && value.get<double>() <= most) return value.get<double>();
+  throw std::runtime_error(
+      fmt::format("field \"{}\" is {}, expected a number from {} to {}", name, shown(value), least, most));
+}
+
+std::string plain_reason(const nlohmann::json::exception& error) {
+  std::string_view text = error.what();
+  const std::size_t end = text.find("] ");  // of the number that the library gives the error
+  if (text.starts_with('[') && end != std::string_view::npos) text.remove_prefix(end + 2);
+  return shown(text.substr(0, 160));
 }
 
 std::string shown(const nlohmann::json& value) {

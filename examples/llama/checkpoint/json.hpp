@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "examples/llama/base.hpp"
+
 namespace llama {
 
 /// Largest JSON text that is read, in bytes: the limit of the safetensors format.
@@ -18,6 +20,15 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
 /// `json` as text, in one line unless there is an `indent`. Bytes that are not UTF-8, which a path may hold, become
 /// U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
+
+/// The whole number `name` of `object`. Throws `std::runtime_error` that names it unless it is there and in range.
+Index whole_field(const nlohmann::json& object, const char* name, Index least, Index most);
+
+/// The same for any number.
+double number_field(const nlohmann::json& object, const char* name, double least, double most);
+
+/// What `error` says, as short printable ASCII: the library quotes what it read, which may be a whole file.
+std::string plain_reason(const nlohmann::json::exception& error);
 
 /// `value` as short printable ASCII for an error message.
 std::string shown(const nlohmann::json& value);

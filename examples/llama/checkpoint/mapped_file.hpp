@@ -7,10 +7,10 @@
 namespace llama {
 
 /// A whole file mapped read-only into memory. Pages are read from disk when they are first touched.
-/// The file must not be shortened while it is mapped.
+/// Where the file is shortened while it is mapped, reading what was cut off raises SIGBUS.
 class MappedFile {
  public:
-  /// Throws `checkpoint_error` when `path` is missing, empty, unreadable or not a regular file.
+  /// Throws `file_error` when `path` is missing, empty, unreadable or not a regular file.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -98,8 +98,9 @@ Family read_family(const Fields& fields, ModelConfig& config) {
 
 /// Refuses what would silently give other results.
 void check_supported(const Fields& fields, Family family) {
-  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu")
-    fields.unsupported("hidden_act", act, "\"silu\"");
+  // transformers has a default for a missing activation, and fails for null.
+  if (const Json* act = fields.find("hidden_act"); act != nullptr && *act != "silu")
+    fields.unsupported("hidden_act", *act, "\"silu\"");
   if (family == Family::llama)
     for (const char* name : {"attention_bias", "mlp_bias"})
       if (fields.flag(name)) fields.unsupported(name, true, "false");
@@ -175,6 +176,8 @@ void read_rope(const Fields& fields, ModelConfig& config) {
   } else if (type != "default") {
     rope.unsupported(type_field, type, "\"default\", \"linear\", \"llama3\"");
   } else {
+    if (!rope.has(type_field) && rope.has("factor"))
+      reject(inner_place, "there is a \"factor\" and no \"rope_type\" that says what it does");
     for (const auto& [key, nested] : value.items())
       if (nested.is_object()) rope.unsupported(key, nested, "the same rotary parameters in all layers");
   }

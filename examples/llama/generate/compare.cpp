@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/timing.hpp"
@@ -22,7 +23,7 @@ void take_median_times(std::vector<Run>& runs) {
 
 }  // namespace
 
-Run compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_json& report) {
+Comparison compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_json& report) {
   const auto ratio = [&](const auto& value) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < dense.size(); ++i) ratios.push_back(value(dense[i]) / value(lazy[i]));
@@ -45,14 +46,13 @@ Run compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_jso
   report["first_token_equal"] = equal > 0;
   report["equal_tokens"] = equal;
 
-  describe(stdout, "dense: ", dense[0]);
-  describe(stdout, "lazy:  ", lazy[0]);
-  fmt::print("prompt computed: {:.1f} % of its token-layers\n", lazy[0].prompt_computed_percent);
-  fmt::print("equal tokens: the first {} of {}\n", equal, common);
-  fmt::print("generation speedup: {:.2f}x over {}\n", generation_speedup, counted(common, "token"));
-  fmt::print("TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n", ttft_speedup, ideal,
-             dense.size());
-  return lazy[0];
+  std::string figures = fmt::format(
+      "{}\n{}\nprompt computed: {:.1f} % of its token-layers\nequal tokens: the first {} of {}\n"
+      "generation speedup: {:.2f}x over {}\n"
+      "TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n",
+      figures_of("dense: ", dense[0]), figures_of("lazy:  ", lazy[0]), lazy[0].prompt_computed_percent, equal, common,
+      generation_speedup, counted(common, "token"), ttft_speedup, ideal, dense.size());
+  return {std::move(lazy[0]), std::move(figures)};
 }
 
 }  // namespace llama

@@ -1,14 +1,20 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "examples/llama/generate/run.hpp"
 
 namespace llama {
 
-/// Prints how the pruned runs compare with the dense ones and adds the figures to `report`. There is one run of each at
-/// least, and as many of each. Returns the first lazy run, its times the medians of all.
-Run compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_json& report);
+/// How pruned runs compare with dense ones.
+struct Comparison {
+  Run lazy;             ///< the first lazy run, its times the medians of all
+  std::string figures;  ///< lines for a reader
+};
+
+/// Compares the runs and adds the figures to `report`. There is one run of each at least, and as many of each.
+Comparison compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_json& report);
 
 }  // namespace llama

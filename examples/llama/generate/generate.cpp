@@ -11,14 +11,17 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/input_file.hpp"
+#include "examples/llama/files/output_file.hpp"
 #include "examples/llama/generate/compare.hpp"
 #include "examples/llama/generate/generator.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/command_line.hpp"
-#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/program/console.hpp"
 #include "examples/llama/program/interleaved.hpp"
+#include "examples/llama/program/memory.hpp"
+#include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
-#include "examples/llama/program/output_file.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/report/report.hpp"
 #include "examples/llama/tokenizer/chat_template.hpp"
@@ -39,6 +42,15 @@ struct Options {
   bool compare = false;
   Index repeats = 3;
   std::string json, trace, logits, report;
+
+  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  void check_outputs() const {
+    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
+    inputs.push_back({"--prompt-file", prompt_file});
+    inputs.push_back({"--token-ids", token_ids});
+    inputs.push_back({"--schedule", schedule_file_of(pruning)});
+    check_apart({{"--json", json}, {"--trace", trace}, {"--logits", logits}, {"--report", report}}, inputs);
+  }
 };
 
 /// Throws `std::invalid_argument` unless the model can run the prompt and the tokens to generate.
@@ -79,17 +91,17 @@ Json settings(const Options& options, Index layers, std::size_t prompt_tokens) {
   return json;
 }
 
-/// Dense and lazy in turn; the first of each is printed as it grows. Returns the lazy run.
-Run compare(Generator& generator, AnyDecoder& dense, AnyDecoder& lazy, Index repeats, Json& report) {
+/// Dense and lazy in turn; the first of each is printed as it grows.
+Comparison compare(Generator& generator, AnyDecoder& dense, AnyDecoder& lazy, Index repeats, Json& report) {
   bool stream = true;
   const auto dense_run = [&] {
-    if (stream) print_now("dense: ");
+    if (stream) print_text("dense: ");
     return generator.generate(dense, stream);
   };
   const auto lazy_run = [&] {
-    if (stream) print_now("\nlazy:  ");
+    if (stream) print_text("\nlazy:  ");
     Run run = generator.generate(lazy, stream);
-    if (stream) print_now("\n\n");
+    if (stream) print_text("\n\n");
     stream = false;
     return run;
   };
@@ -98,6 +110,7 @@ Run compare(Generator& generator, AnyDecoder& dense, AnyDecoder& lazy, Index rep
 }
 
 void generate(const Options& options) {
+  options.check_outputs();
   const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
   std::unique_ptr<Tokenizer> tokenizer;
@@ -109,7 +122,8 @@ void generate(const Options& options) {
     if (options.chat) fail("--chat needs a text: --prompt or --prompt-file, not --token-ids");
     prompt = read_token_ids(options.token_ids, config.vocab);
   } else {
-    const std::string text = options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file);
+    const std::string text =
+        options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file, InputKind::file_or_pipe);
     prompt = options.chat ? open_chat_template(options.model.tokenizer_path()).encode(*tokenizer, text)
                           : tokenizer->encode(text, true);
   }
@@ -127,16 +141,24 @@ void generate(const Options& options) {
   std::optional<OutputFile> json = open(options.json), trace = open(options.trace), logits = open(options.logits),
                             page = open(options.report);
 
-  const auto model = open_model(config, weights_of(checkpoint), options.model.placement);
+  const Placement& placement = options.model.placement;
+  const auto model = with_memory_for_weights(config, placement.dtype,
+                                             [&] { return open_model(config, weights_of(checkpoint), placement); });
   const Index capacity = std::ssize(prompt) + options.max_tokens;
-  const auto lazy = model->lazy(capacity, pruner);
+  const auto with_memory = [&](const auto& make_decoder) {
+    return with_memory_for_keys(config, placement.dtype, capacity, make_decoder);
+  };
+  const auto lazy = with_memory([&] { return model->lazy(capacity, pruner); });
   Run run;
+  std::string comparison;
   if (options.compare) {
-    run = compare(generator, *model->dense(capacity), *lazy, options.repeats, report);
+    const auto dense = with_memory([&] { return model->dense(capacity); });
+    Comparison found = compare(generator, *dense, *lazy, options.repeats, report);
+    run = std::move(found.lazy);
+    comparison = std::move(found.figures);
   } else {
     run = generator.generate(*lazy, true);
-    print_now("\n");
-    describe(stderr, "", run);
+    print_text("\n");
     report.update(to_json(run));
   }
 
@@ -147,6 +169,12 @@ void generate(const Options& options) {
     prompt.insert(prompt.end(), run.tokens.begin(), run.tokens.end());
     page->commit(report_page(
         {.tokens = prompt, .tokenizer = tokenizer.get(), .layers = config.layers, .steps = run.active_layers}, report));
+  }
+  // After the files: whoever reads this may be gone.
+  if (options.compare) {
+    print_text(comparison);
+  } else {
+    say("{}", figures_of("", run));
   }
 }
 
@@ -168,35 +196,28 @@ int main(int argc, char** argv) {
   prompt->require_option(1);
   add_chat_option(app, options.chat);
   add_pruning_options(app, options.pruning);
-  app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--temperature", options.sampling.temperature,
-                 "0: always the most likely token; above: draw, the flatter the higher")
-      ->type_name("T")
-      ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p, "draw among the most likely tokens that hold this share, in (0, 1]")
-      ->type_name("P")
-      ->capture_default_str();
-  app.add_option("--seed", options.sampling.seed, "seed of the drawing")->type_name("N")->capture_default_str();
+  add_number(app, "--max-tokens", options.max_tokens, "tokens to generate at most", {.least = 1});
+  add_number(app, "--temperature", options.sampling.temperature,
+             "0: always the most likely token; above: draw, the flatter the higher")
+      ->type_name("T");
+  add_number(app, "--top-p", options.sampling.top_p,
+             "draw among the most likely tokens that hold this share, in (0, 1]")
+      ->type_name("P");
+  add_number(app, "--seed", options.sampling.seed, "seed of the drawing");
   app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
-  app.add_option("--repeats", options.repeats, "with --compare: runs of each, times are medians")
-      ->check(at_least(1))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
+  add_number(app, "--repeats", options.repeats, "with --compare: runs of each, times are medians", {.least = 1});
+  add_path(app, "--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
       ->type_name("FILE");
-  app.add_option("--trace", options.trace,
-                 "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
+  add_path(app, "--trace", options.trace,
+           "write the positions active in each layer of each step to this file, as JSON; of the lazy run")
       ->type_name("FILE");
-  app.add_option("--report", options.report,
-                 "write a page for a browser to this file: the prompt's tokens by how deep each went and when it was "
-                 "revived, work per layer, times and memory; of the lazy run")
+  add_path(app, "--report", options.report,
+           "write a page for a browser to this file: the prompt's tokens by how deep each went and when it was "
+           "revived, work per layer, times and memory; of the lazy run")
       ->type_name("FILE");
-  app.add_option("--logits", options.logits,
-                 "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
-                 "of the lazy run")
+  add_path(app, "--logits", options.logits,
+           "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
+           "of the lazy run")
       ->type_name("FILE");
   return run_program(app, argc, argv, [&] { generate(options); });
 }

@@ -1,15 +1,28 @@
 #include "examples/llama/generate/generator.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "examples/llama/files/printable.hpp"
+#include "examples/llama/program/console.hpp"
 #include "examples/llama/program/generation.hpp"
 
 namespace llama {
 
 using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// Prints text of a model, which may be anything: a terminal gets no control characters.
+void print_answer(const std::string& text) {
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  print_text(terminal ? printable(text, Controls::lines) : text);
+}
+
+}  // namespace
 
 Run Generator::generate(AnyDecoder& decoder, bool stream) {
   decoder.clear();
@@ -32,7 +45,7 @@ Run Generator::generate(AnyDecoder& decoder, bool stream) {
   });
   const auto emit = [&](const std::string& text) {
     run.text += text;
-    if (stream) print_now(text);
+    if (stream) print_answer(text);
   };
   const auto draw = [&](std::span<const float> logits) { return sampler.draw(logits); };
   const auto keep = [&](const GeneratedStep& step) {
@@ -52,7 +65,7 @@ Run Generator::generate(AnyDecoder& decoder, bool stream) {
     const lazyllm::StepStats stats = decoder.stats();
     run.revived += stats.revived();
     run.aux_bytes_peak = std::max(run.aux_bytes_peak, stats.aux_bytes);
-    if (tokenizer_ == nullptr && stream) print_now(fmt::format("{} ", step.token));
+    if (tokenizer_ == nullptr && stream) print("{} ", step.token);
     emit(step.text);
   };
   emit(generate_tokens(decoder, prompt_, max_tokens_, stop_, tokenizer_, draw, keep));

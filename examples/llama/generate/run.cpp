@@ -32,19 +32,13 @@ nlohmann::ordered_json to_json(const Run& run) {
           {"layers", layers}};
 }
 
-void describe(std::FILE* out, const char* name, const Run& run) {
+std::string figures_of(std::string_view name, const Run& run) {
   constexpr double mebibyte = 1 << 20;
-  fmt::print(out,
-             "{}prompt {}, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, "
-             "{} revived\n",
-             name, counted(run.prompt_tokens, "token"), run.step_ms[0], run.decode_ms_per_token(),
-             static_cast<double>(run.kv_bytes) / mebibyte, static_cast<double>(run.aux_bytes_peak) / mebibyte,
-             counted(run.revived, "row"));
-}
-
-void print_now(const std::string& text) {
-  fmt::print("{}", text);
-  std::fflush(stdout);
+  return fmt::format(
+      "{}prompt {}, TTFT {:.1f} ms, then {:.2f} ms/token; KV {:.1f} MiB, Aux Cache {:.1f} MiB at most, {} revived",
+      name, counted(run.prompt_tokens, "token"), run.step_ms[0], run.decode_ms_per_token(),
+      static_cast<double>(run.kv_bytes) / mebibyte, static_cast<double>(run.aux_bytes_peak) / mebibyte,
+      counted(run.revived, "row"));
 }
 
 }  // namespace llama

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/llama/library.hpp"
@@ -36,10 +36,7 @@ struct Run {
 /// The figures of a run, for `--json`.
 nlohmann::ordered_json to_json(const Run& run);
 
-/// Prints a run's times and memory in one line, `name` first.
-void describe(std::FILE* out, const char* name, const Run& run);
-
-/// Prints `text` at once, whatever the stream buffers.
-void print_now(const std::string& text);
+/// A run's times and memory in one line, `name` first.
+std::string figures_of(std::string_view name, const Run& run);
 
 }  // namespace llama

@@ -1,29 +1,24 @@
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cstdio>
+#include <cmath>
+#include <concepts>
 #include <exception>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "examples/llama/base.hpp"
 
 namespace llama {
-
-/// The check of a command line number of at least `least`.
-inline CLI::Validator at_least(Index least) {
-  const auto check = [least](const std::string& text) {
-    Index number = 0;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, number);
-    const bool good = error == std::errc() && stop == end && number >= least;
-    return good ? std::string() : fmt::format("{} is not a whole number of at least {}", text, least);
-  };
-  return CLI::Validator(check, "");
-}
 
 /// The error's message without the library's name in front.
 inline std::string_view plain_message(const std::exception& error) {
@@ -32,29 +27,85 @@ inline std::string_view plain_message(const std::exception& error) {
   return message;
 }
 
-/// Lets the last value count where an option is given several times, so that a script can put defaults first.
-inline void take_last_values(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (CLI::App* group : app.get_subcommands([](CLI::App*) { return true; })) take_last_values(*group);
+/// Which numbers an option takes.
+template <class Number>
+requires std::is_arithmetic_v<Number>
+struct NumberRange {
+  Number least = std::numeric_limits<Number>::lowest();
+  Number most = std::numeric_limits<Number>::max();
+};
+
+/// The number that is all of `text`, in decimal. Throws `CLI::ValidationError` that names `option` if it is not one of
+/// `range`: neither an empty text nor 0x10, inf and nan are.
+template <class Number>
+requires std::is_arithmetic_v<Number> Number parse_number(const std::string& option, const std::string& text,
+                                                          NumberRange<Number> range) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  bool good = error == std::errc() && stop == end && number >= range.least && number <= range.most;
+  std::string expected = "a whole number";
+  if constexpr (std::floating_point<Number>) {
+    good = good && std::isfinite(number);
+    expected = "a finite number";
+  }
+  if (good) return number;
+  if (std::floating_point<Number> && error == std::errc::result_out_of_range) expected += " that a float can hold";
+  const bool bounded_below = range.least != std::numeric_limits<Number>::lowest();
+  const bool bounded_above = range.most != std::numeric_limits<Number>::max();
+  if (bounded_above) {
+    expected += fmt::format(" from {} to {}", range.least, range.most);
+  } else if (bounded_below || std::unsigned_integral<Number>) {
+    expected += fmt::format(" of at least {}", range.least);
+  }
+  throw CLI::ValidationError(option, fmt::format("{} is not {}", text.empty() ? "''" : text, expected));
+}
+
+/// Adds an option for a number, which must outlive the parsing.
+template <class Number>
+requires std::is_arithmetic_v<Number> CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value,
+                                                              const std::string& help, NumberRange<Number> range = {}) {
+  const auto set = [name, &value, range](const std::string& text) { value = parse_number(name, text, range); };
+  return app.add_option_function<std::string>(name, set, help)->type_name("N")->default_str(fmt::format("{}", value));
+}
+
+/// Adds an option for a number that may be absent, which must outlive the parsing.
+template <class Number>
+requires std::is_arithmetic_v<Number> CLI::Option* add_number(CLI::App& app, const std::string& name,
+                                                              std::optional<Number>& value, const std::string& help,
+                                                              NumberRange<Number> range = {}) {
+  const auto set = [name, &value, range](const std::string& text) { value = parse_number(name, text, range); };
+  return app.add_option_function<std::string>(name, set, help)->type_name("N");
+}
+
+/// Adds an option for one or more numbers, which must outlive the parsing.
+template <class Number>
+requires std::is_arithmetic_v<Number> CLI::Option* add_numbers(CLI::App& app, const std::string& name,
+                                                               std::vector<Number>& values, const std::string& help,
+                                                               NumberRange<Number> range = {}) {
+  const auto set = [name, &values, range](const std::vector<std::string>& texts) {
+    values.clear();
+    for (const std::string& text : texts) values.push_back(parse_number(name, text, range));
+  };
+  return app.add_option_function<std::vector<std::string>>(name, set, help)
+      ->type_name("N")
+      ->default_str(fmt::format("{}", fmt::join(values, " ")));
+}
+
+/// Adds an option for a path, which must outlive the parsing. An empty text is refused: a script whose variable is
+/// empty would lose its results.
+template <class Path>
+CLI::Option* add_path(CLI::App& app, const std::string& name, Path& value, const std::string& help) {
+  const auto set = [name, &value](const std::string& text) {
+    if (text.empty()) throw CLI::ValidationError(name, "'' names no file");
+    value = text;
+  };
+  return app.add_option_function<std::string>(name, set, help)->type_name("PATH");
 }
 
 /// What `main` does: reads the command line, of which the last value of an option counts, then calls `work`. Returns
-/// the program's exit status: 2 for a command line that is not understood, 1 where `work` throws.
-template <class Work>
-int run_program(CLI::App& app, int argc, char** argv, const Work& work) {
-  take_last_values(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    work();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", app.get_name(), plain_message(error));
-    return 1;
-  }
-  return 0;
-}
+/// the program's exit status: 2 for a command line that is not understood, 1 where `work` throws or what was printed
+/// could not be written. Messages go to the standard error; where it cannot be written the program goes on.
+int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& work);
 
 }  // namespace llama

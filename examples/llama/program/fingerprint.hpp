@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 namespace llama {
@@ -18,8 +19,8 @@ class Fingerprint {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-/// Of a model on disk: of its configuration and of the sizes and samples of its weights, as reading all of them would
-/// take long. Throws `std::invalid_argument` if a file cannot be read.
-std::uint64_t model_fingerprint(const std::filesystem::path& model);
+/// Of files: their names, without folders, their sizes, and all that they hold, or, of a file above 64 MiB, 1024
+/// samples of 64 KiB from its first byte to its last. Throws `file_error` if one cannot be read.
+std::uint64_t fingerprint_of(std::span<const std::filesystem::path> files);
 
 }  // namespace llama

@@ -1,29 +1,25 @@
 #include "examples/llama/program/model_options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/program/command_line.hpp"
 
 namespace llama {
 
 void add_model_options(CLI::App& app, ModelOptions& options) {
-  app.add_option("--model", options.path, "Hugging Face directory or llama2.c .bin file")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)")
-      ->type_name("PATH");
+  add_path(app, "--model", options.path,
+           "Hugging Face directory or llama2.c .bin file; must not change while it is loaded")
+      ->required();
+  add_path(app, "--tokenizer", options.tokenizer,
+           "tokenizer.json, tokenizer.model, tokenizer.bin or a directory (default: the model's directory)");
   app.add_option("--device", options.placement.device, "where the model runs")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--dtype", options.placement.dtype, "type of weights, K/V and hidden states; f16 runs on cuda only")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
-  app.add_option("--threads", options.placement.threads, "threads to compute with on the CPU")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N")
-      ->capture_default_str();
+  add_number(app, "--threads", options.placement.threads, "threads to compute with on the CPU", {1, 1024});
 }
 
 void add_chat_option(CLI::App& app, bool& chat) {

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
+
+#include "examples/llama/files/printable.hpp"
+#include "examples/llama/program/console.hpp"
 
 namespace llama {
 
@@ -12,13 +14,12 @@ StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
 
 void StatusLine::show(const std::string& text) {
   if (!terminal_) return;
-  fmt::print(stderr, "\r\033[K{}", text);
-  std::fflush(stderr);
+  print_status("\r\033[K" + printable(text));
   shown_ = true;
 }
 
 void StatusLine::clear() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
+  if (shown_) print_status("\r\033[K");
   shown_ = false;
 }
 

@@ -39,19 +39,17 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
              "they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
-  app.add_option("--protect-first", options.protect_first, "always keep the first N tokens")
-      ->check(at_least(0))
-      ->type_name("N")
+  add_number(app, "--protect-first", options.protect_first, "always keep the first N tokens", {.least = 0})
       ->default_str("0");
-  app.add_option("--protect-last", options.protect_last, "always keep the last N tokens")
-      ->check(at_least(1))
-      ->type_name("N")
+  add_number(app, "--protect-last", options.protect_last, "always keep the last N tokens", {.least = 1})
       ->default_str("1");
-  app.add_option("--max-revived", options.max_revived,
-                 "revive at most N tokens at each pruning layer of a step, the highest-scored ones")
-      ->check(at_least(0))
-      ->type_name("N")
+  add_number(app, "--max-revived", options.max_revived,
+             "revive at most N tokens at each pruning layer of a step, the highest-scored ones", {.least = 0})
       ->default_str("all");
+}
+
+std::string schedule_file_of(const PruningOptions& options) {
+  return options.schedule.starts_with('@') ? options.schedule.substr(1, options.schedule.rfind('#') - 1) : "";
 }
 
 PruningOptions resolved(PruningOptions options, Index layers) {
@@ -82,9 +80,11 @@ lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
   const std::size_t hash = file_and_name.rfind('#');
   const std::string path = file_and_name.substr(0, hash);
   const nlohmann::json file = parse_json(MappedFile(path).bytes(), path);
-  const auto member = [&](const char* name) { return file.is_object() ? file.value(name, nlohmann::json()) : file; };
+  if (!file.is_object()) fail(path, ": the file holds ", shown(file), ", not an object: no schedule file");
+  const auto member = [&](const char* name) { return file.value(name, nlohmann::json()); };
 
-  if (member("format") != 1) fail(path, ": format ", shown(member("format")), " is not 1: no schedule file");
+  if (member("format") != 1 || !member("format").is_number_integer())
+    fail(path, ": format ", shown(member("format")), " is not 1: no schedule file");
   if (member("layers") != layers) {
     fail(path, ": made for a model with ", shown(member("layers")), " layers, this one has ", layers);
   }
@@ -101,7 +101,7 @@ lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
     const auto preset = found->get<lazyllm::Preset>();
     preset.schedule.check(layers);
     return preset;
-  } catch (const lazyllm::invalid_argument& error) {
+  } catch (const std::exception& error) {
     fail(path, ", preset ", shown(name), ": ", plain_message(error));
   }
 }

@@ -20,8 +20,12 @@ struct PruningOptions {
   std::optional<Index> max_revived;    ///< absent: the preset's, else without a limit
 };
 
-/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last` and `--max-revived`. `options` must outlive the parsing.
+/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last` and `--max-revived`. `options` must outlive the
+/// parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
+
+/// The file that a preset is read from; empty if there is none.
+std::string schedule_file_of(const PruningOptions& options);
 
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
 /// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,

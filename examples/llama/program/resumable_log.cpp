@@ -1,14 +1,20 @@
 #include "examples/llama/program/resumable_log.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
+#include <exception>
 #include <span>
 #include <string_view>
 #include <utility>
 
-#include "examples/llama/base.hpp"
+#include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/checkpoint/json.hpp"
-#include "examples/llama/program/input_files.hpp"
+#include "examples/llama/files/input_file.hpp"
+#include "examples/llama/files/output_file.hpp"
+#include "examples/llama/program/command_line.hpp"
 
 namespace llama {
 namespace {
@@ -32,53 +38,93 @@ std::string differences(const Json& before, const Json& now) {
   return text;
 }
 
-/// The lines of the file that were written to their end. Throws if it is something else's file.
-std::string read_whole_lines(const std::filesystem::path& path) {
-  constexpr std::string_view start = "{\"settings\":";
-  std::string text = read_text(path);
-  if (!start.starts_with(text.substr(0, start.size()))) {
-    fail("the file ", path.string(), " was not written by this program");
+/// The log's file, new if there is none, which no other program has until it is closed.
+Descriptor open_alone(const std::filesystem::path& path) {
+  for (;;) {
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (!file && errno == ELOOP) reject(path.string(), "is a link, not a regular file");
+    if (!file && errno == EISDIR) reject(path.string(), "not a regular file");
+    if (!file) fail_last_call(path, "the file cannot be written");
+    struct stat opened {
+    }, named{};
+    if (::fstat(file.get(), &opened) != 0) fail_last_call(path, "cannot read the file's size");
+    if (!S_ISREG(opened.st_mode)) reject(path.string(), "not a regular file");
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) reject(path.string(), "is in use by another program that runs now");
+      fail_last_call(path, "the file cannot be locked");
+    }
+    // The program that had the file may have removed it in between.
+    if (::stat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev)
+      return file;
   }
-  text.resize(text.rfind('\n') + 1);  // nothing if there is none
-  return text;
 }
 
 }  // namespace
 
-ResumableLog::ResumableLog(std::filesystem::path path, const nlohmann::ordered_json& settings, bool resume,
-                           const OnLine& on_line)
-    : path_(std::move(path)) {
-  const std::string header = json_text({{"settings", settings}});
-  const bool is_there = std::filesystem::exists(path_);
-  if (is_there && !std::filesystem::is_regular_file(path_)) fail(path_.string(), " is not a regular file");
-  const std::string text = resume && is_there ? read_whole_lines(path_) : "";
+ResumableLog::ResumableLog(std::filesystem::path path, bool resume)
+    : path_(std::move(path)), file_(open_alone(path_)), earlier_(read_rest(file_, path_)) {
+  if (!earlier_.empty() && !resume) {
+    reject(path_.string(), "holds earlier work: go on with it by --resume, or remove the file");
+  }
+}
+
+ResumableLog::~ResumableLog() {
+  if (size_ == 0 && earlier_.empty()) ::unlink(path_.c_str());
+}
+
+void ResumableLog::start(const nlohmann::ordered_json& settings, const OnLine& on_line) {
+  const std::string& text = earlier_;
+  const std::string header = json_text({{"settings", settings}}) + '\n';
+  const std::size_t whole = text.rfind('\n') + 1;  // 0 if there is none
+  if (whole == 0 && !header.starts_with(text)) {   // not the start of a header that was cut off
+    reject(path_.string(), "was not written by this program");
+  }
   Index number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
+  for (std::size_t begin = 0; begin < whole;) {
     const std::size_t end = text.find('\n', begin);
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    const std::string line = text.substr(begin, end - begin);
     const std::string place = fmt::format("{}:{}", path_.string(), ++number);
     begin = end + 1;
+    if (number == 1) {
+      check_header(line, settings);
+      continue;
+    }
     const Json json = parse_json(std::as_bytes(std::span(line)), place);
     try {
-      if (number > 1) {
-        on_line(json, place);
-      } else if (const Json before = json.at("settings"), now = Json::parse(header)["settings"]; before != now) {
-        fail("the file ", path_.string(), " was started with other settings: ", differences(before, now),
-             "; use the same ones, or another file");
-      }
-    } catch (const Json::exception& error) {
-      fail(place, " does not hold what this program writes: ", error.what());
+      on_line(json);
+    } catch (const std::exception& error) {
+      reject(place, "does not hold what this program writes: {}", plain_message(error));
     }
   }
-  if (is_there) std::filesystem::resize_file(path_, text.size());
-  stream_.open(path_, std::ios::binary | std::ios::app);
-  if (!stream_) fail("the file ", path_.string(), " cannot be written");
-  if (text.empty()) append({{"settings", settings}});
+  if (whole < text.size() && ::ftruncate(file_.get(), static_cast<off_t>(whole)) != 0) {
+    fail_last_call(path_, "the file cannot be written");
+  }
+  size_ = static_cast<std::int64_t>(whole);
+  earlier_.clear();
+  if (whole == 0) append({{"settings", settings}});
+}
+
+void ResumableLog::check_header(const std::string& line, const nlohmann::ordered_json& settings) const {
+  constexpr std::string_view start = "{\"settings\":";
+  if (!line.starts_with(start)) reject(path_.string(), "was not written by this program");
+  const Json json = parse_json(std::as_bytes(std::span(line)), path_.string() + ":1");
+  const Json before = json.at("settings");
+  const Json now = Json::parse(json_text(settings));
+  if (before == now) return;
+  if (!before.is_object()) reject(path_.string(), "was not written by this program");
+  reject(path_.string(), "was started with other settings: {}; use the same ones, or another file",
+         differences(before, now));
 }
 
 void ResumableLog::append(const nlohmann::ordered_json& line) {
-  stream_ << json_text(line) << '\n' << std::flush;
-  if (!stream_) fail("the file ", path_.string(), " cannot be written");
+  const std::string text = json_text(line) + '\n';
+  try {
+    write_all(file_, path_, text);
+  } catch (const file_error&) {
+    [[maybe_unused]] const int cut = ::ftruncate(file_.get(), size_);  // else the next start drops the torn line
+    throw;
+  }
+  size_ += std::ssize(text);
 }
 
 }  // namespace llama

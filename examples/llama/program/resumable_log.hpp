@@ -1,33 +1,49 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "examples/llama/files/descriptor.hpp"
+
 namespace llama {
 
 /// Finished work on disk, so that an interrupted program goes on where it stopped: a file of JSON lines, first the
-/// settings on which the rest depends, then one line for each piece of work as soon as it is done.
+/// settings on which the rest depends, then one line for each piece of work as soon as it is done. One program at a
+/// time has the file.
 class ResumableLog {
  public:
-  /// What reads an earlier line; `place` is its FILE:LINE. May throw.
-  using OnLine = std::function<void(const nlohmann::json& line, const std::string& place)>;
+  /// What reads an earlier line. May throw; the message gets the line's FILE:LINE in front.
+  using OnLine = std::function<void(const nlohmann::json& line)>;
 
-  /// Starts the file anew, or, if `resume` and it is there, reads it and opens it to go on. A last line that was cut
-  /// off is dropped. Throws `std::invalid_argument` or `checkpoint_error`, with the file as it was, if it cannot be
-  /// read or written, is something else or damaged, or was started with other settings, which the message names.
-  ResumableLog(std::filesystem::path path, const nlohmann::ordered_json& settings, bool resume, const OnLine& on_line);
+  /// Opens the file, a new one if there is none, for this program alone, and reads it. Throws `file_error`, with the
+  /// file as it was, if it cannot be read or written, is a link, is in use by another program, or holds something and
+  /// not `resume`.
+  ResumableLog(std::filesystem::path path, bool resume);
+  ResumableLog(const ResumableLog&) = delete;
+  ResumableLog& operator=(const ResumableLog&) = delete;
+  /// Removes a new file that was never started.
+  ~ResumableLog();
 
-  /// Throws `std::invalid_argument` if the line cannot be written.
+  /// Writes the settings, or goes on after what earlier programs wrote with the same ones. A last line that was cut off
+  /// is dropped. Throws `file_error`, with the file as it was, if it is something else's or damaged, or was started
+  /// with other settings, which the message names. Must be called once, before `append`.
+  void start(const nlohmann::ordered_json& settings, const OnLine& on_line);
+
+  /// Throws `file_error` if the line cannot be written; the file then ends after the line before.
   void append(const nlohmann::ordered_json& line);
 
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void check_header(const std::string& line, const nlohmann::ordered_json& settings) const;
+
   std::filesystem::path path_;
-  std::ofstream stream_;
+  Descriptor file_;
+  std::string earlier_;    // what the file holds until it is started
+  std::int64_t size_ = 0;  // bytes of whole lines
 };
 
 }  // namespace llama

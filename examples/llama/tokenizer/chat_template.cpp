@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "examples/llama/files/input_file.hpp"
 #include "examples/llama/tokenizer/json.hpp"
-#include "examples/llama/tokenizer/loaders.hpp"
 #include "examples/llama/tokenizer/text.hpp"
 
 namespace llama {
@@ -139,10 +139,10 @@ ChatTemplate open_chat_template(const std::filesystem::path& path) {
   const std::filesystem::path config_file = folder / "tokenizer_config.json",
                               jinja_file = folder / "chat_template.jinja";
   const bool has_config = std::filesystem::exists(config_file), has_jinja = std::filesystem::exists(jinja_file);
-  const json config =
-      has_config ? parse_tokenizer_json(read_tokenizer_file(config_file), config_file.string()) : json();
+  const json config = has_config ? parse_tokenizer_json(read_input(config_file), config_file.string()) : json();
+  const std::string jinja = has_jinja ? read_input(jinja_file) : std::string();
   try {
-    const std::string source = has_jinja ? read_tokenizer_file(jinja_file) : template_in(config);
+    const std::string source = has_jinja ? jinja : template_in(config);
     if (source.empty()) throw tokenizer_error("there is no chat_template, so this is no chat model");
     return {source, token_text(config, "bos_token")};
   } catch (const std::exception& error) {

@@ -35,7 +35,7 @@ class HuggingFaceBpe final : public Tokenizer {
  public:
   HuggingFaceBpe(const json& file, const HuggingFaceConfigs& configs)
       : normalizer_(section(file, "normalizer")), pre_tokenizer_(section(file, "pre_tokenizer")) {
-    read_model(file.at("model"));
+    read_model(member(file, "model"));
     read_decoder(section(file, "decoder"));
     read_added_tokens(section(file, "added_tokens"));
     read_post_processor(section(file, "post_processor"));
@@ -101,7 +101,10 @@ class HuggingFaceBpe final : public Tokenizer {
     if (member_or(model, "dropout", 0.0) != 0.0) fail("model with dropout is not supported");
     ignores_merges_ = member_or(model, "ignore_merges", false);
 
-    for (const auto& [content, value] : model.at("vocab").items()) {
+    const json& vocabulary = member(model, "vocab");
+    if (!vocabulary.is_object() || vocabulary.empty())
+      fail("\"vocab\" is {}, expected tokens with ids", shown(vocabulary));
+    for (const auto& [content, value] : vocabulary.items()) {
       const TokenId id = token_id(value, content);
       ids_.emplace(content, id);
       const std::string bytes = pre_tokenizer_.byte_level() ? bytes_of(content) : content;
@@ -115,7 +118,7 @@ class HuggingFaceBpe final : public Tokenizer {
     const auto unknown = ids_.find(member_or<std::string>(model, "unk_token", ""));
     if (unknown != ids_.end()) unknown_ = unknown->second;
     fuses_unknown_ = member_or(model, "fuse_unk", false);
-    read_merges(model.at("merges"));
+    read_merges(member(model, "merges"));
   }
 
   static std::string byte_token(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
@@ -131,6 +134,8 @@ class HuggingFaceBpe final : public Tokenizer {
         left = text.substr(0, space);
         right = text.substr(space + 1);
       } else if (merge.is_array() && merge.size() == 2) {
+        if (!merge[0].is_string() || !merge[1].is_string())
+          fail("merge {} is {}, a pair of strings is expected", rank, shown(merge));
         left = merge[0].get<std::string>();
         right = merge[1].get<std::string>();
       } else {
@@ -150,7 +155,7 @@ class HuggingFaceBpe final : public Tokenizer {
     if (decoder.is_null()) return;
     const std::string type = string_member(decoder, "type");
     if (type == "Sequence") {
-      for (const json& part : decoder.at("decoders")) read_decoder(part);
+      for (const json& part : member(decoder, "decoders")) read_decoder(part);
       return;
     }
     using Names = std::set<std::string>;
@@ -163,7 +168,7 @@ class HuggingFaceBpe final : public Tokenizer {
   void read_added_tokens(const json& added) {
     for (const json& entry : added) {
       const std::string content = string_member(entry, "content");
-      const TokenId id = token_id(entry.at("id"), content);
+      const TokenId id = token_id(member(entry, "id"), content);
       if (content.empty()) fail("added token {} is empty", id);
       const AddedTokens::Token token{id, member_or(entry, "single_word", false), member_or(entry, "lstrip", false),
                                      member_or(entry, "rstrip", false)};
@@ -186,12 +191,12 @@ class HuggingFaceBpe final : public Tokenizer {
     if (processor.is_null()) return;
     const std::string type = string_member(processor, "type");
     if (type == "Sequence") {
-      for (const json& part : processor.at("processors")) read_post_processor(part);
+      for (const json& part : member(processor, "processors")) read_post_processor(part);
     } else if (type == "TemplateProcessing") {
-      for (const json& part : processor.at("single")) {
+      for (const json& part : member(processor, "single")) {
         if (part.contains("Sequence")) break;  // what follows the text would end it
-        const std::string name = string_member(part.at("SpecialToken"), "id");
-        for (const json& id : processor.at("special_tokens").at(name).at("ids")) {
+        const std::string name = string_member(member(part, "SpecialToken"), "id");
+        for (const json& id : member(member(member(processor, "special_tokens"), name), "ids")) {
           prefix_.push_back(token_id(id, name));
           if (!tokens_.contains(prefix_.back()))
             fail("post_processor token \"{}\" has the unknown id {}", name, id.dump());
@@ -337,7 +342,7 @@ std::unique_ptr<Tokenizer> load_hugging_face_bpe(std::string_view bytes, const s
   } catch (const tokenizer_error& error) {
     throw tokenizer_error(fmt::format("{}: {}", file, error.what()));
   } catch (const json::exception& error) {
-    throw tokenizer_error(fmt::format("{}: {}", file, error.what()));
+    throw tokenizer_error(fmt::format("{}: {}", file, plain_reason(error)));
   }
 }
 

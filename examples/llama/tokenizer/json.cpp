@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace llama {
@@ -15,8 +16,16 @@ nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& fi
   try {
     return nlohmann::json::parse(text, check_depth);
   } catch (const nlohmann::json::exception& error) {
-    throw tokenizer_error(fmt::format("{}: {}", file, error.what()));
+    throw tokenizer_error(fmt::format("{}: not valid JSON: {}", file, plain_reason(error)));
   }
+}
+
+const nlohmann::json& member(const nlohmann::json& section, const std::string& name) {
+  if (!section.is_object())
+    throw tokenizer_error(fmt::format("{} stands where an object with {} is needed", shown(section), shown(name)));
+  const auto found = section.find(name);
+  if (found == section.end()) throw tokenizer_error(fmt::format("a section lacks {}", shown(name)));
+  return *found;
 }
 
 std::string string_member(const nlohmann::json& section, const char* name) {

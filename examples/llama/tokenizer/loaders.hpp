@@ -9,9 +9,6 @@
 
 namespace llama {
 
-/// Whole content of a file. Throws `tokenizer_error`.
-std::string read_tokenizer_file(const std::filesystem::path& path);
-
 /// The loaders below read `bytes` (not kept) and name `file` in their errors, all of type `tokenizer_error`.
 std::unique_ptr<Tokenizer> load_sentence_piece(std::string_view bytes, const std::string& file);
 

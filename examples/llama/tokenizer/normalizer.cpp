@@ -61,7 +61,7 @@ Normalizer::Normalizer(const json& section) {
 void Normalizer::add(const json& section) {
   const std::string type = string_member(section, "type");
   if (type == "Sequence") {
-    for (const json& part : section.at("normalizers")) add(part);
+    for (const json& part : member(section, "normalizers")) add(part);
   } else if (const auto form = forms().find(type); form != forms().end()) {
     UErrorCode status = U_ZERO_ERROR;
     const icu::Normalizer2* normalizer = form->second(status);
@@ -96,7 +96,7 @@ void Normalizer::add(const json& section) {
 }
 
 void Normalizer::add_replace(const json& section) {
-  steps_.emplace_back([pattern = Pattern(section.at("pattern")),
+  steps_.emplace_back([pattern = Pattern(member(section, "pattern")),
                        content = unicode(string_member(section, "content"))](UnicodeString& text) {
     UnicodeString result;
     std::int32_t copied = 0;

@@ -16,7 +16,7 @@ Pattern::Pattern(const icu::UnicodeString& text, Kind kind) {
   UErrorCode status = U_ZERO_ERROR;
   compiled_.reset(icu::RegexPattern::compile(text, kind == Kind::literal ? UREGEX_LITERAL : 0, status));
   if (U_FAILURE(status)) {
-    throw tokenizer_error(fmt::format("pattern \"{}\" cannot be compiled: {}", utf8(text), u_errorName(status)));
+    throw tokenizer_error(fmt::format("pattern {} cannot be compiled: {}", shown(utf8(text)), u_errorName(status)));
   }
 }
 

@@ -82,11 +82,12 @@ PreTokenizer::PreTokenizer(const json& section) {
 void PreTokenizer::add(const json& section) {
   const std::string type = string_member(section, "type");
   if (type == "Sequence") {
-    for (const json& part : section.at("pretokenizers")) add(part);
+    for (const json& part : member(section, "pretokenizers")) add(part);
   } else if (type == "ByteLevel") {
     add_byte_level(section);
   } else if (type == "Split") {
-    add_split(Pattern(section.at("pattern")), string_member(section, "behavior"), member_or(section, "invert", false));
+    add_split(Pattern(member(section, "pattern")), string_member(section, "behavior"),
+              member_or(section, "invert", false));
   } else if (type == "Digits") {
     add_split(regex(member_or(section, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)"), "Isolated");
   } else if (type == "Punctuation") {

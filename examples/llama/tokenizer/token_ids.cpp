@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/files/input_file.hpp"
 #include "examples/llama/tokenizer/json.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
 
@@ -17,7 +18,9 @@ constexpr std::string_view separators = " \t\r\n\f\v,";
 std::optional<TokenId> parse_id(std::string_view text, Index vocabulary) {
   TokenId id = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error != std::errc() || end != text.data() + text.size() || id < 0 || id >= vocabulary) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || text[0] == '-' || id >= vocabulary) {
+    return std::nullopt;  // not even -0
+  }
   return id;
 }
 
@@ -25,7 +28,7 @@ std::optional<TokenId> parse_id(std::string_view text, Index vocabulary) {
 
 std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index vocabulary) {
   if (vocabulary < 1) fail("vocabulary of token ids is ", vocabulary, ", must be at least 1");
-  const std::string content = read_tokenizer_file(path);
+  const std::string content = read_input(path, InputKind::file_or_pipe);
   const std::string_view text = content;
   std::vector<TokenId> ids;
   const auto add = [&](std::string_view value, std::string_view unit, std::size_t number) {
@@ -40,7 +43,10 @@ std::vector<TokenId> read_token_ids(const std::filesystem::path& path, Index voc
   const std::size_t first = text.find_first_not_of(white_space);
   if (first != std::string_view::npos && text[first] == '[') {
     const nlohmann::json entries = parse_tokenizer_json(text, path.string());
-    for (std::size_t i = 0; i < entries.size(); ++i) add(entries[i].dump(), "entry", i);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const bool negative = entries[i].is_number_integer() && !entries[i].is_number_unsigned();
+      add(negative && entries[i] == 0 ? "-0" : entries[i].dump(), "entry", i);
+    }
     return ids;
   }
   std::size_t line = 1;

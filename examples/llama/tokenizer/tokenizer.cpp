@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "examples/llama/base.hpp"
+#include "examples/llama/files/input_file.hpp"
 #include "examples/llama/tokenizer/loaders.hpp"
 
 namespace llama {
@@ -25,7 +23,7 @@ Format format_of(std::string_view bytes, const std::filesystem::path& path) {
 }
 
 std::string read_if_present(const std::filesystem::path& path) {
-  return std::filesystem::exists(path) ? read_tokenizer_file(path) : std::string();
+  return std::filesystem::exists(path) ? read_input(path) : std::string();
 }
 
 std::filesystem::path tokenizer_in(const std::filesystem::path& folder) {
@@ -47,19 +45,9 @@ std::optional<TokenId> Tokenizer::eos() const {
   return special_.stop.empty() ? std::nullopt : std::optional(special_.stop.front());
 }
 
-std::string read_tokenizer_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || !std::filesystem::is_regular_file(path)) {
-    throw tokenizer_error(fmt::format("{}: cannot be read as a file", path.string()));
-  }
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) throw tokenizer_error(fmt::format("{}: reading failed", path.string()));
-  return bytes;
-}
-
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& path, std::optional<Index> vocabulary) {
   const std::filesystem::path file = std::filesystem::is_directory(path) ? tokenizer_in(path) : path;
-  const std::string bytes = read_tokenizer_file(file);
+  const std::string bytes = read_input(file);
   switch (format_of(bytes, file)) {
     case Format::hugging_face:
       return load_hugging_face_bpe(bytes, file.string(),

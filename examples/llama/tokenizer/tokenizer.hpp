@@ -3,12 +3,12 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/files/file_error.hpp"
 #include "examples/llama/token_ids.hpp"
 
 namespace llama {
@@ -16,10 +16,10 @@ namespace llama {
 /// The `previous` token of the first token of a text.
 inline constexpr TokenId no_token = -1;
 
-/// Thrown when a tokenizer or token id file is missing, damaged or of a kind that is not supported. Names the file.
-class tokenizer_error : public std::runtime_error {
+/// Thrown when a tokenizer or token id file is damaged or of a kind that is not supported. Names the file.
+class tokenizer_error : public file_error {
  public:
-  using std::runtime_error::runtime_error;
+  using file_error::file_error;
 };
 
 /// Special tokens of a vocabulary.

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <array>
+#include <charconv>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace lazyllm {
 
@@ -32,12 +35,23 @@ class cuda_error : public error {
 
 namespace detail {
 
+/// Writes `part`; a number with all the digits that tell it from its neighbours: 1.0000001 is not 1.
+template <class Part>
+void write_exactly(std::ostream& out, const Part& part) {
+  if constexpr (std::is_floating_point_v<Part>) {
+    std::array<char, 64> text;
+    out.write(text.data(), std::to_chars(text.data(), text.data() + text.size(), part).ptr - text.data());
+  } else {
+    out << part;
+  }
+}
+
 /// Throws an `Error` with all parts written one after the other.
 template <class Error = invalid_argument, class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   std::ostringstream message;
   message << "lazyllm: ";
-  (message << ... << parts);
+  (write_exactly(message, parts), ...);
   throw Error(message.str());
 }
 

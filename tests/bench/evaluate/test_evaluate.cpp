@@ -242,8 +242,8 @@ TEST_CASE("mistakes in the options") {
   check_fails(program.run({"--keep", "0", "--method", "random-drop"}), 1, {"keep 0", "(0, 1]"});
   check_fails(program.run({"--context", "513"}), 1, {"--context 513", "1 to 512"});
   check_fails(program.run({"--schedule", "6:0.5"}), 1, {"layer 6", "1 to 5"});
-  check_fails(program.run({"--data", program.path("none.jsonl")}), 1, {"none.jsonl", "cannot be read"});
-  check_fails(program.run({"--prompts", program.path("none.json")}), 1, {"none.json", "cannot be read"});
+  check_fails(program.run({"--data", program.path("none.jsonl")}), 1, {"none.jsonl", "No such file"});
+  check_fails(program.run({"--prompts", program.path("none.json")}), 1, {"none.json", "No such file"});
   check_fails(program.run({"--method", "compress", "--compressor", program.path("none.bin")}), 1, {"none.bin"});
   const std::string fixture = std::string(LAZYLLM_SOURCE_DIR) + "/tests/reference/fixtures/lazyllm/models/mha_4_layers";
   const test::TemporaryFolder folder;

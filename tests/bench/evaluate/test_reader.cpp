@@ -11,6 +11,7 @@
 #include "bench/evaluate/reader.hpp"
 #include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/error.hpp"
+#include "examples/llama/files/file_error.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
 
 using namespace llama;
@@ -191,13 +192,13 @@ TEST_CASE("files that cannot be read") {
   const TemporaryFolder folder;
   DataOptions options;
   options.data = folder.path() / "none.jsonl";
-  check_rejected<std::invalid_argument>([&] { read_data(options); }, {"none.jsonl", "cannot be read"});
+  check_rejected<file_error>([&] { read_data(options); }, {"none.jsonl", "No such file"});
   options.data = folder.path();
   check_rejected<std::invalid_argument>([&] { read_data(options); }, {folder.path().string(), "no *.jsonl"});
   options.data = folder.write("trec.jsonl", "");
   CHECK(read_data(options).items.empty());
   options.prompts = folder.path() / "none.json";
-  check_rejected<std::invalid_argument>([&] { read_data(options); }, {"none.json", "cannot be read"});
+  check_rejected<file_error>([&] { read_data(options); }, {"none.json", "No such file"});
   options.prompts = folder.write("bad.json", "{");
   check_rejected<checkpoint_error>([&] { read_data(options); }, {"bad.json", "not valid JSON"});
   options.prompts = folder.write("bad.json", "[1]");

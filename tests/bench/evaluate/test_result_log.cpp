@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bench/evaluate/result_log.hpp"
+#include "examples/llama/files/file_error.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
 
 using namespace llama;
@@ -76,5 +77,28 @@ TEST_CASE("lines that hold something else are refused") {
   auto empty = nlohmann::json(result("a"));
   empty["runs"] = nlohmann::json::array();
   const auto path = folder.write("log.jsonl", header + empty.dump() + "\n");
-  check_rejected<std::invalid_argument>([&] { ResultLog(path, settings); }, {"log.jsonl:2", "no runs"});
+  check_rejected<file_error>([&] { ResultLog(path, settings); }, {"log.jsonl:2", "no runs"});
+}
+
+TEST_CASE("numbers that no run can have given are refused by name") {
+  const TemporaryFolder folder;
+  const std::string header = R"({"settings":)" + settings.dump() + "}\n";
+  const auto refused = [&](const char* pointer, const nlohmann::json& value, const char* field) {
+    auto line = nlohmann::json(result("a"));
+    line.at(nlohmann::json::json_pointer(pointer)) = value;
+    CAPTURE(line.dump());
+    const auto path = folder.write("log.jsonl", header + line.dump() + "\n");
+    check_rejected<file_error>([&] { ResultLog(path, settings); }, {"log.jsonl:2", field});
+  };
+  refused("/prompt_tokens", 0, "\"prompt_tokens\" is 0");
+  refused("/dense_operations", -1, "\"dense_operations\" is -1");
+  refused("/runs/0/score", -1, "\"score\" is -1");
+  refused("/runs/0/score", 1.5, "\"score\" is 1.5");
+  refused("/runs/0/tokens", 1e308, "\"tokens\" is 1e+308");
+  refused("/runs/0/tokens", -3, "\"tokens\" is -3");
+  refused("/runs/0/ttft_ms", 1e308, "\"ttft_ms\"");
+  refused("/runs/0/operations", nullptr, "\"operations\" is null");
+  refused("/runs/0/computed_percent", -0.5, "\"computed_percent\"");
+  refused("/timing/total_ms/1", 1e300, "\"timing\" is 1e+300");
+  refused("/timing/total_ms", {1}, "lists of times");
 }

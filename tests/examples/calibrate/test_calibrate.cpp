@@ -138,9 +138,12 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
   REQUIRE(program.run("wrong.json", {"--resume", "--runs", "1"}).status == 0);
   CHECK(program.read("wrong.json")["presets"]["1%"]["schedule"] == "dense");
   CHECK(program.read("wrong.json")["presets"]["1%"]["measured"]["loss"] == 1);
-  // Without --resume it starts anew.
-  REQUIRE(program.run("wrong.json").status == 0);
-  CHECK(test::read(program.path("wrong.json.log.jsonl")) == log);
+  // Without --resume no search is thrown away.
+  const std::string before = test::read(program.path("wrong.json.log.jsonl"));
+  const auto anew = program.run("wrong.json");
+  CHECK(anew.status == 1);
+  CHECK(anew.err.find("wrong.json.log.jsonl: holds earlier work: go on with it by --resume") != std::string::npos);
+  CHECK(test::read(program.path("wrong.json.log.jsonl")) == before);
 
   const auto other = program.run("whole.json", {"--resume", "--prompts-limit", "3"});
   CHECK(other.status == 1);
@@ -186,7 +189,7 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
 #endif
   check({"--unknown"}, 2, {"--unknown"});
   check({"--tokens", "511"}, 1, {"--tokens 511", "1 to 510"});
-  check({"--data", program.path("none.jsonl")}, 1, {"none.jsonl", "cannot be read"});
+  check({"--data", program.path("none.jsonl")}, 1, {"none.jsonl", "No such file"});
   check({"--data", program.write("bad.jsonl", "{}")}, 1, {"bad.jsonl:1"});
   const auto result = program.run("none/out.json");
   CHECK(result.status == 1);

@@ -13,13 +13,12 @@ using Json = nlohmann::json;
 namespace {
 
 const nlohmann::ordered_json settings = {{"model", "m"}, {"tokens", 8}};
-const lazyllm::Preset cut{
-    .schedule = {{3, 0.1}}, .score = lazyllm::parse_score("mean:8"), .protect_first = 4};
+const lazyllm::Preset cut{.schedule = {{3, 0.1}}, .score = lazyllm::parse_score("mean:8"), .protect_first = 4};
 
 std::string resume_error(const test::TemporaryFolder& folder, const std::string& content) {
   const auto path = folder.write("log", content);
   try {
-    OutcomeLog(path, settings, true);
+    OutcomeLog(path, true).start(settings, 3, 12);
   } catch (const std::exception& error) {
     CHECK(test::read(path) == content);
     return error.what();
@@ -33,14 +32,16 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "log";
   {
-    OutcomeLog log(path, settings, false);
+    OutcomeLog log(path, false);
+    log.start(settings, 3, 12);
     CHECK(log.find(cut, 0) == nullptr);
     log.add(cut, 0, {8, 2, 0.1});
     log.add(cut, 1, {7, 7, 1.0 / 3});
     log.add({}, 0, {8, 8, 0});
     REQUIRE(log.find(cut, 1) != nullptr);
   }
-  OutcomeLog log(path, settings, true);
+  OutcomeLog log(path, true);
+  log.start(settings, 3, 12);
   REQUIRE(log.find(cut, 0) != nullptr);
   CHECK(log.find(cut, 0)->equal == 2);
   REQUIRE(log.find(cut, 1) != nullptr);
@@ -50,9 +51,6 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   CHECK(log.find({}, 0) != nullptr);
   CHECK(log.find({}, 1) == nullptr);
   CHECK(log.find(cut, 2) == nullptr);
-
-  OutcomeLog anew(path, settings, false);
-  CHECK(anew.find(cut, 0) == nullptr);
 }
 
 TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
@@ -63,12 +61,23 @@ TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
     std::string text = line;
     return head + text.replace(text.find(part), part.size(), by) + "\n";
   };
+  const auto refused = [&](const std::string& content, const std::string& reason) {
+    const std::string error = resume_error(folder, content);
+    CAPTURE(error);
+    CHECK(error.find("log:2") != std::string::npos);
+    CHECK(error.find(reason) != std::string::npos);
+  };
   CHECK(resume_error(folder, head + line + "\n") == "nothing was thrown");
-  CHECK(resume_error(folder, head + "\n").find("log:2") != std::string::npos);
-  CHECK(resume_error(folder, head + "[]\n").find("log:2") != std::string::npos);
-  CHECK(resume_error(folder, replaced("3:0.1", "3:1.1")).find("keep 1.1") != std::string::npos);
-  CHECK(resume_error(folder, replaced("\"prompt\":0", "\"prompt\":\"0\"")).find("log:2") != std::string::npos);
-  CHECK(resume_error(folder, replaced("\"kl\":0.5", "\"kl\":null")).find("log:2") != std::string::npos);
-  CHECK(resume_error(folder, replaced("\"equal\":1", "\"equal\":9")).find("9 equal tokens of 8") != std::string::npos);
-  CHECK(resume_error(folder, replaced("\"equal\":1", "\"equal\":-1")).find("-1 equal tokens") != std::string::npos);
+  refused(head + "\n", "not valid JSON");
+  refused(head + "[]\n", "\"positions\" is missing");
+  refused(replaced("3:0.1", "3:1.1"), "keep 1.1");
+  refused(replaced("{\"schedule\":\"3:0.1\"}", "null"), "preset");
+  refused(replaced("\"3:0.1\"", "\"12:0.1\""), "layer 12 is out of range 1 to 11");
+  refused(replaced("\"prompt\":0", "\"prompt\":\"0\""), "\"prompt\"");
+  refused(replaced("\"prompt\":0", "\"prompt\":3"), "\"prompt\" is 3, expected an integer from 0 to 2");
+  refused(replaced("\"positions\":8", "\"positions\":1e308"), "\"positions\"");
+  refused(replaced("\"kl\":0.5", "\"kl\":null"), "\"kl\" is null");
+  refused(replaced("\"kl\":0.5", "\"kl\":1e308"), "\"kl\" is 1e+308");
+  refused(replaced("\"equal\":1", "\"equal\":9"), "\"equal\" is 9, expected an integer from 0 to 8");
+  refused(replaced("\"equal\":1", "\"equal\":-1"), "\"equal\" is -1");
 }

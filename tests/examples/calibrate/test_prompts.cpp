@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "examples/calibrate/prompts.hpp"
+#include "examples/llama/files/file_error.hpp"
 #include "tests/examples/llama/files.hpp"
 
 using namespace llama;
@@ -64,7 +65,7 @@ TEST_CASE("prompts: what cannot be used is refused by file and line") {
   CHECK(error("{\"prompt\": \"a\", \"max_tokens\": 0}\n").find("p.jsonl:1: max_tokens is 0") != std::string::npos);
   CHECK(error("[\"prompt\"]\n").find("p.jsonl:1: there is no text prompt") != std::string::npos);
   CHECK(error("{\"prompt\": \"a\"\n").find("p.jsonl:1: not valid JSON") != std::string::npos);
-  CHECK_THROWS_AS(read_prompts(folder.path() / "none.txt"), std::invalid_argument);
-  CHECK_THROWS_AS(read_prompts(folder.path() / "none.jsonl"), std::invalid_argument);
+  CHECK_THROWS_AS(read_prompts(folder.path() / "none.txt"), file_error);
+  CHECK_THROWS_AS(read_prompts(folder.path() / "none.jsonl"), file_error);
   CHECK_THROWS_AS(read_prompts(test::TemporaryFolder().path()), std::invalid_argument);
 }

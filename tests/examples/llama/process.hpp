@@ -17,8 +17,10 @@ struct ProcessResult {
   std::string out, err;
 };
 
-/// Runs `program` without input. Neither it nor the arguments are read by a shell.
-inline ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments) {
+/// Runs `program` without input. Neither it nor the arguments are read by a shell; `other_streams` is, and comes last:
+/// "2>/dev/full" for example.
+inline ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
+                                 const std::string& other_streams = "") {
   const auto quoted = [](const std::string& text) {
     std::string result = "'";
     for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
@@ -27,7 +29,8 @@ inline ProcessResult run_process(const std::string& program, const std::vector<s
   std::string command = quoted(program);
   for (const std::string& argument : arguments) command += ' ' + quoted(argument);
   const TemporaryFolder streams;
-  command += " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null";
+  command +=
+      " >" + quoted(streams.path() / "out") + " 2>" + quoted(streams.path() / "err") + " </dev/null " + other_streams;
   const int status = std::system(command.c_str());
   REQUIRE(WIFEXITED(status));
   return {WEXITSTATUS(status), read(streams.path() / "out"), read(streams.path() / "err")};

@@ -1,10 +1,7 @@
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -15,9 +12,13 @@
 #include "bench/examples/llama/model/gemm_rate.hpp"
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
+#include "examples/llama/files/output_file.hpp"
 #include "examples/llama/model/cpu.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
 #include "examples/llama/program/interleaved.hpp"
-#include "examples/llama/program/output_file.hpp"
+#include "examples/llama/program/memory.hpp"
+#include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
 #ifdef LAZYLLM_HAS_CUDA
@@ -39,7 +40,7 @@ struct Options {
   int threads = 2;
   Index generate = 68;
   Index repeats = 5;
-  double seconds = std::numeric_limits<double>::infinity();
+  std::optional<double> seconds;
   std::string json;
 };
 
@@ -169,7 +170,9 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
     }
   }
   std::optional<DeviceBench> bench;
-  const auto time_left = [&] { return std::chrono::duration<double>(Clock::now() - start).count() <= options.seconds; };
+  const auto time_left = [&] {
+    return !options.seconds || std::chrono::duration<double>(Clock::now() - start).count() <= *options.seconds;
+  };
   const auto measure_one = [&](std::size_t i) {
     try {
       if (!bench) bench.emplace(config, random_weights<Eigen::bfloat16>(config));
@@ -185,7 +188,11 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
 nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& save) {
   if (options.device == "cpu") {
     check_for_cpu(options);
-    return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options);
+    const ModelConfig config = shape_named(options.shape);
+    const Index tokens = 2 * options.prompts.front();  // and no more are generated
+    const double bytes = weight_bytes(config, options.dtype) + 3 * kv_bytes(config, options.dtype, tokens);
+    return with_memory("the weights and the K/V of three decoders", bytes,
+                       [&] { return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options); });
   }
 #ifdef LAZYLLM_HAS_CUDA
   return run_on_device(options, save);
@@ -207,45 +214,32 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--shape", options.shape, "134m, 1.1b, llama-2-7b or llama-3-8b")->capture_default_str();
-  app.add_option("--prompt", options.prompts, "prompt tokens; on a CUDA device several lengths, one after the other")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", options.batches, "sequences at once, on a CUDA device; several one after the other")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  constexpr Index most_tokens = Index{1} << 24;
+  add_numbers(app, "--prompt", options.prompts, "prompt tokens; on a CUDA device several lengths, one after the other",
+              {1, most_tokens});
+  add_numbers(app, "--batch", options.batches, "sequences at once, on a CUDA device; several one after the other",
+              {1, most_tokens});
   add_pruning_options(app, options.pruning);
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads to compute with")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--generate", options.generate, "tokens to generate, at most as many as the prompt has")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--repeats", options.repeats, "runs of each; figures are medians")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seconds", options.seconds,
-                 "start no new case after so many seconds, and name those left out; on a CUDA device")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--json", options.json,
-                 "write the figures to this file instead of the standard output; on a CUDA device after each case");
-  CLI11_PARSE(app, argc, argv);
-  try {
+  add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
+  add_number(app, "--generate", options.generate, "tokens to generate, at most as many as the prompt has",
+             {1, most_tokens});
+  add_number(app, "--repeats", options.repeats, "runs of each; figures are medians", {1, most_tokens});
+  add_number(app, "--seconds", options.seconds,
+             "start no new case after so many seconds, and name those left out; on a CUDA device", {.least = 0});
+  add_path(app, "--json", options.json,
+           "write the figures to this file instead of the standard output; on a CUDA device after each case");
+  return run_program(app, argc, argv, [&] {
     std::optional<OutputFile> file;
+    check_apart({{"--json", options.json}}, {{"--schedule", schedule_file_of(options.pruning)}});
     if (!options.json.empty()) file.emplace(options.json);
     const auto save = [&](const nlohmann::ordered_json& report) {
-      if (!file) return;
-      file->commit(report.dump(2) + "\n");
-      file.emplace(options.json);  // for the next time
+      if (file) file->commit(report.dump(2) + "\n");
     };
     const auto report = run(options, save);
     save(report);
-    if (!file) fmt::print("{}\n", report.dump(2));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "ttft_bench: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+    if (!file) print("{}\n", report.dump(2));
+  });
 }

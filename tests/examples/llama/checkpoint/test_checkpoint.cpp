@@ -13,10 +13,11 @@ namespace {
 using namespace testing;
 
 const std::string tensor_a = safetensors(
-    R"({"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"i":{"dtype":"I32","shape":[1],"data_offsets":[8,12]}})",
+    R"({"model.norm.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"lm_head.weight":{"dtype":"I32","shape":[1],"data_offsets":[8,12]}})",
     raw<float>({1.5f, -2.0f}) + "1234");
 const std::string tensor_b =
-    safetensors(R"({"b":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})", raw<std::uint16_t>({0x3f80, 0xc000}));
+    safetensors(R"({"model.embed_tokens.weight":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})",
+                raw<std::uint16_t>({0x3f80, 0xc000}));
 
 std::vector<float> floats(const Tensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
@@ -25,7 +26,7 @@ std::vector<float> floats(const Tensor& tensor) {
 }
 
 void rejects(const std::filesystem::path& path, std::initializer_list<std::string_view> parts) {
-  check_rejected<checkpoint_error>([&] { Checkpoint{path}; }, parts);
+  check_rejected<file_error>([&] { Checkpoint{path}; }, parts);
 }
 
 TEST_CASE("a directory with one safetensors file") {
@@ -34,19 +35,21 @@ TEST_CASE("a directory with one safetensors file") {
   directory.write("model.safetensors", tensor_a);
   const Checkpoint checkpoint(directory.path());
   CHECK(checkpoint.config().hidden_size == 32);
-  CHECK(checkpoint.has("a"));
-  CHECK_FALSE(checkpoint.has("b"));
-  CHECK(floats(checkpoint.tensor("a", {1, 2})) == std::vector<float>{1.5f, -2.0f});
+  CHECK(checkpoint.has("model.norm.weight"));
+  CHECK_FALSE(checkpoint.has("model.embed_tokens.weight"));
+  CHECK(floats(checkpoint.tensor("model.norm.weight", {1, 2})) == std::vector<float>{1.5f, -2.0f});
 
   const std::string place = directory.path().string();
-  check_rejected<checkpoint_error>([&] { checkpoint.tensor("b"); }, {place, "\"b\" is missing"});
+  check_rejected<checkpoint_error>([&] { checkpoint.tensor("model.embed_tokens.weight"); },
+                                   {place, "\"model.embed_tokens.weight\" is missing"});
   check_rejected<checkpoint_error>(
       [&] {
-        checkpoint.tensor("a", {2, 1});
+        checkpoint.tensor("model.norm.weight", {2, 1});
       },
-      {place, "\"a\"", "shape [1, 2]", "expected [2, 1]"});
-  check_rejected<checkpoint_error>([&] { checkpoint.tensor("a", {1}); }, {"expected [1]"});
-  check_rejected<checkpoint_error>([&] { checkpoint.tensor("i"); }, {place, "\"i\"", "I32", "F32, F16, BF16"});
+      {place, "\"model.norm.weight\"", "shape [1,2]", "expected [2,1]"});
+  check_rejected<checkpoint_error>([&] { checkpoint.tensor("model.norm.weight", {1}); }, {"expected [1]"});
+  check_rejected<checkpoint_error>([&] { checkpoint.tensor("lm_head.weight"); },
+                                   {place, "\"lm_head.weight\"", "I32", "F32, F16, BF16"});
 }
 
 TEST_CASE("a copy keeps the weights after the original is gone") {
@@ -54,10 +57,10 @@ TEST_CASE("a copy keeps the weights after the original is gone") {
   directory.write("config.json", llama_json().dump());
   directory.write("model.safetensors", tensor_a);
   auto original = std::make_unique<Checkpoint>(directory.path());
-  const Tensor before = original->tensor("a");
+  const Tensor before = original->tensor("model.norm.weight");
   const Checkpoint copy = *original;
   original.reset();
-  CHECK(copy.tensor("a").data == before.data);
+  CHECK(copy.tensor("model.norm.weight").data == before.data);
   CHECK(floats(before) == std::vector<float>{1.5f, -2.0f});
 }
 
@@ -69,17 +72,19 @@ TEST_CASE("a directory with shards") {
   const auto index = [&](const std::string& map) {
     directory.write("model.safetensors.index.json", "{\"weight_map\":" + map + "}");
   };
-  index(R"({"a":"x-1.safetensors","b":"x-2.safetensors"})");
+  index(R"({"model.norm.weight":"x-1.safetensors","model.embed_tokens.weight":"x-2.safetensors",
+            "lm_head.weight":"x-1.safetensors"})");
   const Checkpoint checkpoint(directory.path());
-  CHECK(floats(checkpoint.tensor("a")) == std::vector<float>{1.5f, -2.0f});
-  CHECK(floats(checkpoint.tensor("b")) == std::vector<float>{1, -2});
-  CHECK_FALSE(checkpoint.has("i"));
+  CHECK(floats(checkpoint.tensor("model.norm.weight")) == std::vector<float>{1.5f, -2.0f});
+  CHECK(floats(checkpoint.tensor("model.embed_tokens.weight")) == std::vector<float>{1, -2});
 
-  index(R"({"a":"x-2.safetensors"})");
-  rejects(directory.path(), {"index.json", "\"a\"", "x-2.safetensors"});
-  index(R"({"a":"x-3.safetensors"})");
+  index(R"({"model.norm.weight":"x-1.safetensors","model.embed_tokens.weight":"x-2.safetensors"})");
+  rejects(directory.path(), {"index.json", "\"lm_head.weight\" is in x-1.safetensors, but not in the index"});
+  index(R"({"model.norm.weight":"x-2.safetensors"})");
+  rejects(directory.path(), {"index.json", "\"model.norm.weight\"", "x-2.safetensors"});
+  index(R"({"model.norm.weight":"x-3.safetensors"})");
   rejects(directory.path(), {"x-3.safetensors", "No such file"});
-  index(R"({"a":"../x-1.safetensors"})");
+  index(R"({"model.norm.weight":"../x-1.safetensors"})");
   rejects(directory.path(), {"index.json", "plain file name"});
 }
 
@@ -96,6 +101,52 @@ TEST_CASE("paths that hold no checkpoint are explained") {
   directory.write("model.safetensors", tensor_a.substr(0, tensor_a.size() - 1));
   rejects(directory.path(), {"model.safetensors", "data_offsets"});
   rejects(directory.write("model.gguf", "GGUF"), {"model.gguf", ".bin"});
+}
+
+TEST_CASE("a weight that the configuration does not describe is refused, not ignored") {
+  const TemporaryFolder directory;
+  const auto try_name = [&](const std::string& name, const nlohmann::json& changes = nlohmann::json::object()) {
+    directory.write("config.json", llama_json(changes).dump());
+    const nlohmann::json header = {{name, {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {0, 4}}}}};
+    directory.write("model.safetensors", safetensors(header.dump(), "1234"));
+    return Checkpoint(directory.path()).has(name);
+  };
+  const auto refused = [&](const std::string& name, const nlohmann::json& changes = nlohmann::json::object()) {
+    CAPTURE(name);
+    check_rejected<checkpoint_error>([&] { try_name(name, changes); },
+                                     {(directory.path() / "model.safetensors").string(), nlohmann::json(name).dump(),
+                                      "does not belong to the model"});
+  };
+  for (const char* rest :
+       {"input_layernorm.weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+        "self_attn.o_proj.weight", "post_attention_layernorm.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
+        "mlp.down_proj.weight", "self_attn.rotary_emb.inv_freq"}) {
+    CHECK(try_name(std::string("model.layers.2.") + rest));
+  }
+  for (const char* name : {"model.embed_tokens.weight", "model.norm.weight", "model.rotary_emb.inv_freq"})
+    CHECK(try_name(name));
+  CHECK(try_name("lm_head.weight"));
+  CHECK(try_name("lm_head.weight", {{"tie_word_embeddings", true}}));
+  for (const char* name : {"model.layers.3.mlp.up_proj.weight", "model.layers.02.mlp.up_proj.weight",
+                           "model.layers.-1.mlp.up_proj.weight", "model.layers.2", "model.layers.2.",
+                           "model.layers.99999999999999999999.mlp.up_proj.weight", "model.layers.2.mlp.up_proj.bias",
+                           "model.layers.2.self_attn.q_norm.weight", "lm_head.bias", "transformer.wte.weight", ""}) {
+    refused(name);
+  }
+  const nlohmann::json qwen = {{"architectures", {"Qwen2ForCausalLM"}}};
+  CHECK(try_name("model.layers.2.self_attn.q_proj.bias", qwen));
+  refused("model.layers.2.self_attn.q_proj.bias");
+  refused("model.layers.2.self_attn.o_proj.bias", qwen);
+}
+
+TEST_CASE("names and types from a checkpoint reach a message without control characters") {
+  const TemporaryFolder directory;
+  directory.write("config.json", llama_json().dump());
+  directory.write(
+      "model.safetensors",
+      safetensors(R"({"model.norm.weight":{"dtype":"\u001b[2J","shape":[1],"data_offsets":[0,4]}})", "1234"));
+  check_rejected<checkpoint_error>([&] { Checkpoint(directory.path()).tensor("model.norm.weight"); },
+                                   {"elements of type \"\\u001b[2J\""});
 }
 
 std::filesystem::path stories260k() { return test::real_input("stories260K/stories260K.bin"); }

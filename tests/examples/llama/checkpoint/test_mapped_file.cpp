@@ -20,7 +20,7 @@ TEST_CASE("a mapped file shows the file's bytes") {
 TEST_CASE("files that cannot be mapped give an error that names them") {
   const TemporaryFolder directory;
   const auto rejects = [](const std::filesystem::path& path, std::string_view reason) {
-    check_rejected<checkpoint_error>([&] { MappedFile{path}; }, {path.string(), reason});
+    check_rejected<file_error>([&] { MappedFile{path}; }, {path.string(), reason});
   };
   rejects(directory.path() / "absent", "No such file");
   rejects(directory.write("empty", ""), "the file is empty");

@@ -167,6 +167,8 @@ TEST_CASE("models of other kinds are refused by name") {
   rejects(llama_json({{"architectures", "LlamaForCausalLM"}}), {"\"architectures\"", "a list of one"});
   rejects(without({"architectures"}), {"\"architectures\" is missing"});
   rejects(llama_json({{"hidden_act", "gelu"}}), {"\"hidden_act\" is \"gelu\"", "\"silu\""});
+  rejects(llama_json({{"hidden_act", nullptr}}), {"\"hidden_act\" is null", "\"silu\""});
+  rejects(llama_json({{"rope_scaling", {{"factor", 4.0}}}}), {"rope_scaling", "\"factor\"", "no \"rope_type\""});
   rejects(llama_json({{"quantization_config", {{"quant_method", "gptq"}}}}), {"quantization_config", "gptq"});
   rejects(Json::array(), {"expected a JSON object"});
 }

@@ -44,8 +44,8 @@ TEST_CASE("every way to keep everything equals the dense path bit for bit, in pr
         lazyllm::KeepRatio(lazyllm::Schedule{{1, 1.0}, {2, 1.0}}),
         lazyllm::KeepTopP(lazyllm::Schedule{{1, 1.0}}),
         lazyllm::StaticPruning(lazyllm::Schedule{{1, 1.0}}),
-        lazyllm::ProtectFirst<lazyllm::KeepRatio>{lazyllm::Schedule{{1, 0.1}}, 1000},
-        lazyllm::ProtectLast<lazyllm::KeepRatio>{lazyllm::Schedule{{2, 0.1}}, 1000},
+        lazyllm::ProtectFirst<lazyllm::KeepRatio>{lazyllm::KeepRatio({{1, 0.1}}), 1000},
+        lazyllm::ProtectLast<lazyllm::KeepRatio>{lazyllm::KeepRatio({{2, 0.1}}), 1000},
         lazyllm::MinTokens<lazyllm::PaperPolicy>{{}, 1000},
     };
     const std::vector<std::vector<TokenId>> steps = {

@@ -50,8 +50,8 @@ TEST_CASE("static prunes in the first step only and revives nothing later") {
 
 TEST_CASE("anything else is an error that shows the text") {
   for (const char* text :
-       {"", "Paper", "dense ", "3", "3:", ":0.5", "3:0.5,", "3:0.5;4:0.5", "3:x", "3.5:0.5", "@3:0.5", "top-p@", "top-p",
-        "top-p=2@3:0.5", "random=1@3:0.5", "static@static@3:0.5", "top-p@paper", "top-p@dense"}) {
+       {"", "Paper", "dense ", "3", "3:", ":0.5", "3:0.5,", "3:0.5;4:0.5", "3:x", "3.5:0.5", "@3:0.5", "top-p@",
+        "top-p", "top-p=2@3:0.5", "random=1@3:0.5", "static@static@3:0.5", "top-p@paper", "top-p@dense"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH_AS(lazyllm::parse_policy(text, 10), doctest::Contains("schedule '"), lazyllm::invalid_argument);
   }
@@ -60,7 +60,8 @@ TEST_CASE("anything else is an error that shows the text") {
 TEST_CASE("layers and shares out of range are errors that say the range") {
   for (const char* kind : {"", "top-p@", "static@"}) {
     const auto parse = [kind](const char* list) { return lazyllm::parse_policy(std::string(kind) + list, 10); };
-    CHECK_THROWS_WITH_AS(parse("10:0.5"), doctest::Contains("layer 10 is out of range 1 to 9"), lazyllm::invalid_argument);
+    CHECK_THROWS_WITH_AS(parse("10:0.5"), doctest::Contains("layer 10 is out of range 1 to 9"),
+                         lazyllm::invalid_argument);
     CHECK_THROWS_WITH_AS(parse("0:0.5"), doctest::Contains("layer 0 is out of range"), lazyllm::invalid_argument);
     CHECK_THROWS_WITH_AS(parse("5:0.5,5:0.4"), doctest::Contains("layer 5 is out of range"), lazyllm::invalid_argument);
     CHECK_THROWS_WITH_AS(parse("3:0"), doctest::Contains("(0, 1]"), lazyllm::invalid_argument);
@@ -97,7 +98,9 @@ std::string file_error(const std::string& content, const std::string& name = "")
   const test::TemporaryFolder folder;
   const std::string path = folder.write("schedules.json", content);
   try {
-    make_pruner({.schedule = "@" + path + name, .score = {}, .protect_first = {}, .protect_last = {}}, 10);
+    PruningOptions options;
+    options.schedule = "@" + path + name;
+    make_pruner(options, 10);
   } catch (const std::exception& error) {
     const std::string message = error.what();
     const std::size_t at = message.find(path);
@@ -162,7 +165,9 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(file_error("").find("empty") != std::string::npos);
   CHECK(file_error("6:0.5").find("not valid JSON") != std::string::npos);
   CHECK(file_error(std::string(100000, '[')).find("nested deeper") != std::string::npos);
-  CHECK(file_error("[]") == ": format [] is not 1: no schedule file");
+  CHECK(file_error("[]") == ": the file holds [], not an object: no schedule file");
+  CHECK(file_error("1") == ": the file holds 1, not an object: no schedule file");
+  CHECK(file_error(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
   CHECK(file_error("{}") == ": format null is not 1: no schedule file");
   CHECK(file_error(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
   CHECK(file_error(replaced("\"layers\": 10", "\"layers\": 12")) ==

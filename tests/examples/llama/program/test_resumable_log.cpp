@@ -1,9 +1,16 @@
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "examples/llama/files/file_error.hpp"
 #include "examples/llama/program/resumable_log.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
 #include "tests/examples/llama/files.hpp"
@@ -19,28 +26,93 @@ const nlohmann::ordered_json settings = {{"method", "lazy"}, {"keep", 0.4}, {"se
 /// A log of numbers.
 struct Log {
   explicit Log(const std::filesystem::path& path, const nlohmann::ordered_json& with = settings, bool resume = true)
-      : log(path, with, resume, [this](const nlohmann::json& line, const std::string& place) {
-          numbers.push_back(line.at("number"));
-          places.push_back(place);
-        }) {}
+      : log(path, resume) {
+    log.start(with, [this](const nlohmann::json& line) { numbers.push_back(line.at("number")); });
+  }
 
-  std::vector<int> numbers;  // before `log`, which fills them
-  std::vector<std::string> places;
   ResumableLog log;
+  std::vector<int> numbers;
 };
 
 }  // namespace
 
-TEST_CASE("log: a start reads what earlier ones wrote, unless it is to start anew") {
+TEST_CASE("log: a start reads what earlier ones wrote") {
   const TemporaryFolder folder;
   const auto path = folder.path() / "log.jsonl";
   Log(path).log.append({{"number", 1}});
   Log(path).log.append({{"number", 2}});
-  const Log third(path);
-  CHECK(third.numbers == std::vector{1, 2});
-  CHECK(third.places == std::vector{path.string() + ":2", path.string() + ":3"});
-  CHECK(Log(path, {{"method", "other"}}, false).numbers.empty());
-  CHECK(Log(path, {{"method", "other"}}).numbers.empty());
+  CHECK(Log(path).numbers == std::vector{1, 2});
+}
+
+TEST_CASE("log: work that is there is not thrown away by a start that does not go on with it") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "log.jsonl";
+  Log(path, settings, false).log.append({{"number", 1}});
+  const std::string before = test::read(path);
+  check_rejected<file_error>([&] { Log(path, settings, false); }, {"log.jsonl", "holds earlier work", "--resume"});
+  CHECK(test::read(path) == before);
+  folder.write("mine", "a file of mine");
+  check_rejected<file_error>([&] { Log(folder.path() / "mine", settings, false); }, {"mine", "holds earlier work"});
+  CHECK(test::read(folder.path() / "mine") == "a file of mine");
+  CHECK(Log(folder.write("empty", ""), settings, false).numbers.empty());
+}
+
+TEST_CASE("log: one program at a time has it") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "log.jsonl";
+  {
+    Log first(path);
+    first.log.append({{"number", 1}});
+    check_rejected<file_error>([&] { Log{path}; }, {path.string(), "in use by another program"});
+    first.log.append({{"number", 2}});
+  }
+  CHECK(Log(path).numbers == std::vector{1, 2});
+}
+
+TEST_CASE("log: links are not followed, and a pipe does not block") {
+  const TemporaryFolder folder;
+  folder.write("precious", "");
+  std::filesystem::create_symlink("precious", folder.path() / "link");
+  std::filesystem::create_symlink("none", folder.path() / "dangling");
+  REQUIRE(::mkfifo((folder.path() / "pipe").c_str(), 0600) == 0);
+  for (const char* name : {"link", "dangling"}) {
+    check_rejected<file_error>([&] { Log(folder.path() / name); }, {name, "a link"});
+  }
+  check_rejected<file_error>([&] { Log(folder.path() / "pipe"); }, {"pipe", "not a regular file"});
+  CHECK(test::read(folder.path() / "precious").empty());
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "none"));
+}
+
+TEST_CASE("log: a new file that is not started goes away") {
+  const TemporaryFolder folder;
+  { const ResumableLog log(folder.path() / "log.jsonl", true); }
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("log: a line that cannot be written leaves those before it") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "log.jsonl";
+  Log(path).log.append({{"number", 1}});
+  const std::string before = test::read(path);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {  // a limit on the size of files stands for a full disk
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{before.size() + 5, before.size() + 5};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    int status = 9;
+    try {
+      Log(path).log.append({{"number", 2}});
+    } catch (const file_error&) {
+      status = 7;
+    }
+    ::_exit(status);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 7);
+  CHECK(test::read(path) == before);
 }
 
 TEST_CASE("log: cut off anywhere, it goes on after the last whole line") {
@@ -64,7 +136,7 @@ TEST_CASE("log: other settings are refused by name and the file stays as it was"
   Log(path).log.append({{"number", 1}});
   const std::string before = test::read(path) + "{\"torn";
   folder.write("log.jsonl", before);
-  check_rejected<std::invalid_argument>(
+  check_rejected<file_error>(
       [&] {
         Log(path, {{"method", "lazy"}, {"keep", 0.5}, {"threads", 2}});
       },
@@ -84,13 +156,14 @@ TEST_CASE("log: files that hold something else are refused and stay as they were
   const std::string header = R"({"settings":)" + settings.dump() + "}\n";
   for (const std::string& text :
        {std::string("a file of mine"), std::string("a file of mine\n"), std::string("{\"mine\": 1}"),
-        std::string("{\"mine\": 1}\n"), header + "{}\n", header + "{\"number\": 3\n", header + "\n", header + "[]\n"}) {
+        std::string("{\"mine\": 1}\n"), std::string(R"({"settings":{"theme":"dark"}})"),
+        std::string("{\"settings\":\"dark\"}\n"), std::string("{\"settings\":1"), header + "{}\n",
+        header + "{\"number\": 3\n", header + "\n", header + "[]\n"}) {
     const auto path = folder.write("other.jsonl", text);
     CAPTURE(text);
-    CHECK_THROWS_WITH_AS(Log{path}, doctest::Contains("other.jsonl"), std::exception);
+    CHECK_THROWS_WITH_AS(Log{path}, doctest::Contains("other.jsonl"), file_error);
     CHECK(test::read(path) == text);
   }
-  check_rejected<std::invalid_argument>([&] { Log{folder.path()}; }, {"not a regular file"});
-  check_rejected<std::invalid_argument>([&] { Log(folder.path(), settings, false); }, {"not a regular file"});
-  check_rejected<std::invalid_argument>([&] { Log{folder.path() / "none/file"}; }, {"none/file", "cannot be written"});
+  check_rejected<file_error>([&] { Log{folder.path()}; }, {"not a regular file"});
+  check_rejected<file_error>([&] { Log{folder.path() / "none/file"}; }, {"none/file", "cannot be written"});
 }

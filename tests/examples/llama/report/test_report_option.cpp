@@ -78,7 +78,7 @@ TEST_CASE("--report is in the help; a file that cannot be written is an error, a
   CHECK(program.run({"--help"}).out.find("--report FILE") != std::string::npos);
   const auto result = program.run_ids({"--report", program.path("none/r")});
   CHECK(result.status == 1);
-  CHECK(result.err.find("none/r cannot be written") != std::string::npos);
+  CHECK(result.err.find("none/r: the file cannot be written") != std::string::npos);
   CHECK(result.out.empty());
   CHECK(program.run_ids({"--report", program.path("r"), "--schedule", "9:0.5"}).status == 1);
   CHECK(program.files() == std::set<std::string>{"ids"});

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "support.hpp"
 
@@ -34,8 +35,18 @@ TEST_CASE("a folder's tokenizer.json is opened, and the files beside it name BOS
 TEST_CASE("what is no tokenizer is refused by name") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH_AS(open_tokenizer(folder.path()), doctest::Contains("tokenizer.model"), tokenizer_error);
-  CHECK_THROWS_WITH_AS(open_tokenizer(folder.path() / "missing.bin"), doctest::Contains("missing.bin"),
-                       tokenizer_error);
+  CHECK_THROWS_WITH_AS(open_tokenizer(folder.path() / "missing.bin"), doctest::Contains("missing.bin"), file_error);
+  REQUIRE(::mkfifo((folder.path() / "tokenizer.json").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(open_tokenizer(folder.path()), doctest::Contains("tokenizer.json: not a regular file"),
+                       file_error);
+  for (const auto& [text, message] :
+       {std::pair(R"({})", "a section lacks \"model\""), std::pair(R"({"model": null})", "null stands where an object"),
+        std::pair(R"({"model": {"type": 1}})", "\"type\" is 1, expected a text"),
+        std::pair(R"({"model": {"vocab": []}})", "\"vocab\" is []"), std::pair("{", "not valid JSON: \"parse error at"),
+        std::pair(R"({"model": {"vocab": {"a": 0}, "merges": [["a", 1]]}})", "merge 0 is [\"a\",1]")}) {
+    CAPTURE(text);
+    CHECK(error_of("tokenizer.json", text).find(message) != std::string::npos);
+  }
   CHECK(error_of("tokenizer.model", "IQ== 0\nIg== 1\n").find("tiktoken") != std::string::npos);
 }
 

@@ -30,12 +30,14 @@ TEST_CASE("a wrong token id is named with its place") {
   refuses("99999999999999999999", "99999999999999999999");
   refuses("[1, 2, 100]", "entry 2: \"100\"");
   refuses("[1, -1]", "entry 1: \"-1\"");
+  refuses("1 -0", "\"-0\"");
+  refuses("[1, -0]", "entry 1: \"-0\"");
   refuses("[1, 2.5]", "2.5");
   refuses("[\"1\"]", "entry 0");
   refuses("[1, [2]]", "[2]");
   refuses("[1, 2", "ids.txt");
   refuses(std::string(200000, '['), "nested deeper");
-  CHECK_THROWS_AS(read_token_ids("missing.txt", 100), tokenizer_error);
+  CHECK_THROWS_AS(read_token_ids("missing.txt", 100), file_error);
   CHECK_THROWS_AS(read_token_ids("missing.txt", 0), std::invalid_argument);
 }
 

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "examples/llama/files/descriptor.hpp"
+#include "examples/llama/files/file_error.hpp"
+
+/// \file
+/// The one place where files are opened to be read.
+
+namespace llama {
+
+/// What may be opened: a pipe makes the program wait for who writes it.
+enum class InputKind { regular_file, file_or_pipe };
+
+/// Most bytes that `read_input` reads.
+inline constexpr std::size_t max_input_bytes = std::size_t{1} << 30;
+
+/// Opens `path`. Throws `file_error` if that fails, or it is a directory, a device or, unless `kind` allows it, a pipe.
+Descriptor open_input(const std::filesystem::path& path, InputKind kind = InputKind::regular_file);
+
+/// All of a file. Throws as `open_input`, and `file_error` if reading fails or there is more than `max_input_bytes`.
+std::string read_input(const std::filesystem::path& path, InputKind kind = InputKind::regular_file);
+
+/// What is left to be read of an open file. `path` is for messages. Throws `file_error` if that fails.
+std::string read_rest(const Descriptor& file, const std::filesystem::path& path);
+
+}  // namespace llama

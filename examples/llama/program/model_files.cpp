@@ -1,0 +1,81 @@
+#include "examples/llama/program/model_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "examples/llama/files/file_error.hpp"
+
+namespace llama {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool is_read(const fs::path& path) {
+  constexpr std::array<std::string_view, 7> names = {
+      "config.json",     "generation_config.json", "tokenizer_config.json", "tokenizer.json",
+      "tokenizer.model", "tokenizer.bin",          "chat_template.jinja"};
+  const std::string name = path.filename().string();
+  return std::ranges::find(names, name) != names.end() || name.ends_with(".safetensors") ||
+         name.ends_with(".safetensors.index.json");
+}
+
+/// Whether both are one file, or will be once they are written.
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  if (fs::equivalent(a, b, error) && !error) return true;
+  const fs::path whole = fs::weakly_canonical(fs::absolute(a, error), error);
+  return !error && whole == fs::weakly_canonical(fs::absolute(b, error), error) && !error;
+}
+
+}  // namespace
+
+std::vector<fs::path> model_files(const fs::path& model, const fs::path& tokenizer) {
+  std::vector<fs::path> files;
+  const auto add = [&](const fs::path& path) {
+    std::error_code ignored;
+    if (!fs::is_directory(path, ignored)) {
+      files.push_back(path);
+      return;
+    }
+    for (const auto& entry : fs::directory_iterator(path)) {
+      if (is_read(entry.path())) files.push_back(entry.path());
+    }
+  };
+  add(model);
+  if (!tokenizer.empty()) {
+    add(tokenizer);
+    for (const char* name : {"tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+      std::error_code ignored;  // these are read beside a tokenizer.json
+      const fs::path beside = tokenizer.parent_path() / name;
+      if (!fs::is_directory(tokenizer, ignored) && fs::exists(beside, ignored)) files.push_back(beside);
+    }
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::vector<NamedFile> named_files(const std::string& option, const std::vector<fs::path>& paths) {
+  std::vector<NamedFile> files;
+  for (const fs::path& path : paths) files.push_back({option, path});
+  return files;
+}
+
+void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const NamedFile& output = outputs[i];
+    if (output.path.empty()) continue;
+    const auto check = [&](const NamedFile& other) {
+      if (other.path.empty() || !same_file(output.path, other.path)) return;
+      throw file_error(fmt::format("{}: {} would write over what {} names: {}", output.path.string(), output.option,
+                                   other.option, other.path.string()));
+    };
+    for (std::size_t j = i + 1; j < outputs.size(); ++j) check(outputs[j]);
+    for (const NamedFile& input : inputs) check(input);
+  }
+}
+
+}  // namespace llama
