@@ -317,7 +317,8 @@ class Search {
     }
     std::set<std::string> scores = {lazyllm::to_text(shape.score)};
     for (const Shape& finalist : finalists) {
-      if (scores.insert(lazyllm::to_text(finalist.score)).second) add([&](Shape& variant) { variant.score = finalist.score; });
+      if (scores.insert(lazyllm::to_text(finalist.score)).second)
+        add([&](Shape& variant) { variant.score = finalist.score; });
     }
     return result;
   }

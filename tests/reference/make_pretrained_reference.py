@@ -15,12 +15,11 @@ import sys
 import tempfile
 import zipfile
 
+import naive_lazyllm
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
-
-import naive_lazyllm
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lazyllm"
 OUT = CACHE / "reference"

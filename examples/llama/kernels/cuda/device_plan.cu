@@ -80,8 +80,7 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     const auto sequence = static_cast<std::int32_t>(s);
     tokens_ = std::max(tokens_, part.tokens);
     host_row_sequences_.insert(host_row_sequences_.end(), part.positions.size(), sequence);
-    const std::size_t rows =
-        plan.outputs_only() ? static_cast<std::size_t>(part.outputs) : part.positions.size();
+    const std::size_t rows = plan.outputs_only() ? static_cast<std::size_t>(part.outputs) : part.positions.size();
     const Positions positions = part.positions.last(rows);
     const Positions limits = part.key_limits.last(rows);
     const bool listed = !lazyllm::is_prefix(part.keys);
@@ -114,10 +113,10 @@ void DevicePlan<T>::check(const lazyllm::LayerPlan& plan, std::span<const KvView
 
 template <class T>
 bool DevicePlan<T>::on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const {
-  return uploaded_ && lists_.outputs_only == plan.outputs_only() && equal(lists_.outputs, plan.outputs()) && equal(lists_.caches, caches) &&
-         equal(lists_.row_indptr, plan.row_indptr()) && equal(lists_.key_indptr, plan.key_indptr()) &&
-         equal(lists_.positions, plan.positions()) && equal(lists_.key_limits, plan.key_limits()) &&
-         equal(lists_.keys, plan.keys());
+  return uploaded_ && lists_.outputs_only == plan.outputs_only() && equal(lists_.outputs, plan.outputs()) &&
+         equal(lists_.caches, caches) && equal(lists_.row_indptr, plan.row_indptr()) &&
+         equal(lists_.key_indptr, plan.key_indptr()) && equal(lists_.positions, plan.positions()) &&
+         equal(lists_.key_limits, plan.key_limits()) && equal(lists_.keys, plan.keys());
 }
 
 /// Cuts a sequence's queries into tiles, and the keys of each into parts where whole tiles would leave most of the

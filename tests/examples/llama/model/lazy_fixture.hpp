@@ -32,8 +32,8 @@ struct LazyFixture {
     lazyllm::AnyPolicy policy = lazyllm::parse_policy(content.at("schedule").get<std::string>(), layers);
     policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{policy, content.at("protect_last")};
     policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, content.at("protect_first")};
-    return lazyllm::TokenPruner<lazyllm::AnyPolicy>(
-        policy, lazyllm::parse_score(content.at("score").get<std::string>()));
+    return lazyllm::TokenPruner<lazyllm::AnyPolicy>(policy,
+                                                    lazyllm::parse_score(content.at("score").get<std::string>()));
   }
 
   /// The logits of the next step.
