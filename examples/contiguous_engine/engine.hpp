@@ -14,7 +14,8 @@ using lazyllm::Index, lazyllm::cpu::as_matrix;
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Row = Eigen::RowVectorXf;
 
-constexpr Index layer_count = 6, width = 64, vocabulary = 200;
+constexpr Index layer_count = 6, width = 64;
+constexpr std::int32_t vocabulary = 200;
 constexpr float scale = 0.125F;  // 1 / sqrt(width): one attention head, to be short
 
 inline Matrix random(Index inputs, Index outputs, float gain = 1) {

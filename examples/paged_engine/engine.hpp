@@ -22,7 +22,8 @@ using Storage = lazyllm::cpu::PooledStorage<float>;
 using Sequence = lazyllm::cpu::Sequence<float, lazyllm::cpu::PooledStorage>;
 using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
-constexpr Index layer_count = 6, width = 64, vocabulary = 200, page_size = 16;
+constexpr Index layer_count = 6, width = 64, page_size = 16;
+constexpr std::int32_t vocabulary = 200;
 constexpr float scale = 0.125F;  // 1 / sqrt(width): one attention head, to be short
 
 inline Matrix random(float size) { return Matrix::Random(width, width) * size; }

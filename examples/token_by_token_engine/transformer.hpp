@@ -14,7 +14,8 @@ namespace token_by_token {
 using lazyllm::Index, lazyllm::Position, lazyllm::Positions;
 using Floats = std::vector<float>;
 
-constexpr Index layer_count = 6, dim = 48, heads = 4, head_dim = dim / heads, hidden_dim = 96, vocabulary = 150;
+constexpr Index layer_count = 6, dim = 48, heads = 4, head_dim = dim / heads, hidden_dim = 96;
+constexpr std::int32_t vocabulary = 150;
 constexpr float scale = 0.28867513F;  // 1 / sqrt(head_dim)
 
 inline Floats random(Index inputs, Index outputs, float gain = 1) {
