@@ -127,7 +127,7 @@ TEST_CASE("a chat template goes around the prompt, but not around those of few-s
 TEST_CASE("lazy with nothing to prune equals dense in everything but time") {
   const Item one = item(60, 12);
   const RunResult dense = evaluate(method(Method::dense), one).runs.at(0);
-  for (const char* schedule : {"dense", "1:1,2:1", "mass@1:1"}) {
+  for (const char* schedule : {"dense", "1:1,2:1", "top-p@1:1"}) {
     const RunResult lazy = evaluate(method(Method::lazy, schedule), one).runs.at(0);
     CHECK(lazy.prediction == dense.prediction);
     CHECK(lazy.operations == dense.operations);
