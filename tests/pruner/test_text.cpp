@@ -86,8 +86,7 @@ TEST_CASE("score text: text that is none is refused with the part at fault") {
     const std::string part = bad.second;
     CAPTURE(text);
     const std::string message =
-        "lazyllm: score '" + text + "': '" + part +
-        "' is not understood; a score is last, mean:N or max:N, then any of +layers and +pool:W";
+        "lazyllm: score '" + text + "': '" + part + "' is not understood; a score is " + std::string(score_syntax);
     CHECK_THROWS_WITH_AS(parse_score(text), message.c_str(), invalid_argument);
   }
   CHECK_THROWS_AS(parse_score("mean:0"), invalid_argument);

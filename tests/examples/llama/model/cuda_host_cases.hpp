@@ -67,7 +67,7 @@ inline Pruner random_pruner(std::mt19937& random, Index layers) {
   score.over_layers = below(4) == 0;
   score.pooling = below(4) == 0 ? 3 : 1;
   if (below(4) == 0) return Pruner(lazyllm::KeepTopP(schedule), score);
-  if (below(3) == 0) return Pruner(lazyllm::ProtectFirst<lazyllm::KeepRatio>{schedule, 2}, score);
+  if (below(3) == 0) return Pruner(lazyllm::ProtectFirst<lazyllm::KeepRatio>{lazyllm::KeepRatio(schedule), 2}, score);
   return Pruner(lazyllm::KeepRatio(schedule), score);
 }
 
@@ -202,7 +202,7 @@ inline void check_runs_in_16_bits() {
   // revived.
   const Pruner pruner(lazyllm::AnyPolicy([](const lazyllm::PrunePoint& point) {
     return lazyllm::Selection{.kind = lazyllm::Selection::Kind::top_k,
-                              .count = point.active_tokens * 3 / 5,
+                              .k = point.active_tokens * 3 / 5,
                               .random_seed = static_cast<std::uint64_t>(point.tokens)};
   }));
   std::mt19937 random(9);
