@@ -3,7 +3,8 @@
 list(TRANSFORM INCLUDES PREPEND -I)
 execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -D${DEFINE} ${INCLUDES} ${SOURCE}
                 ERROR_VARIABLE output OUTPUT_QUIET RESULT_VARIABLE result)
-string(REGEX MATCHALL "error: [^\n]*" errors "${output}")
+string(REPLACE ";" "," lines "${output}")  # a list would end there
+string(REGEX MATCHALL "error: [^\n]*" errors "${lines}")
 list(LENGTH errors count)
 set(first "")
 if(count GREATER 0)
