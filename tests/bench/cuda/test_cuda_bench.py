@@ -124,7 +124,7 @@ class Tables(Folder):
         text = make_tables.cuda_micro_tables([results])
         self.assertIn("| operation | type | width | tokens | µs | GB/s | same bytes µs |", text)
         self.assertIn("| gather | bf16 | 4096 | 2048 | 10 | 1000 | 9 |", text)
-        self.assertIn("| select count | 30 | 8 | 8192 | 20 | 1000 | 200 |", text)
+        self.assertIn("| select top k | 30 | 8 | 8192 | 20 | 1000 | 200 |", text)
         self.assertIn("CUB alone µs", text)
 
 
