@@ -190,12 +190,17 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
 #endif
   check({"--unknown"}, 2, {"--unknown"});
   check({"--speedups", "1"}, 2, {"--speedups", "from 1.01 to 20"});
-  check({"--speedups", "2", "1.5"}, 1, {"a speedup of 1.5 is out of range: it must be above 2"});
-  check({"--speedups", "19"}, 1, {"a speedup of 19 is out of reach with a model of"});
   check({"--prompts-limit", "1"}, 1, {"has 1 prompt to use, at least 2 are needed: half is held out"});
   check({"--tokens", "511"}, 1, {"--tokens 511", "1 to 510"});
   check({"--data", program.path("none.jsonl")}, 1, {"none.jsonl", "No such file"});
   check({"--data", program.write("bad.jsonl", "{}")}, 1, {"bad.jsonl:1"});
+  const auto far = program.run("far.json", {"--speedups", "19"});
+  CHECK(far.status == 1);
+  CHECK(far.err.find("a speedup of 19 is out of reach with a model of") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(program.path("far.json")));
+  const auto falling = program.run("falling.json", {"--speedups", "2", "1.5"});
+  CHECK(falling.status == 1);
+  CHECK(falling.err.find("a speedup of 1.5 is out of range: it must be above 2") != std::string::npos);
   const auto result = program.run("none/out.json");
   CHECK(result.status == 1);
   CHECK(result.err.find("none/out.json") != std::string::npos);
