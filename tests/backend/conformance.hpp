@@ -43,9 +43,9 @@ void copies_rows() {
       for (std::size_t i = 0; i < from.size(); ++i) {
         std::copy_n(source.begin() + from[i] * (width + gap), width, expected.begin() + to[i] * width);
       }
-      copy_one(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
-               std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
-               std::span<const Index>(to));
+      copy_rows(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
+                std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
+                std::span<const Index>(to));
       CHECK(out.download() == expected);
     }
   }
@@ -532,13 +532,13 @@ void grows_buffers() {
   auto in = Memory::upload(context, values);
   auto out = Memory::upload(context, std::vector<T>(6));
   const std::vector<Index> rows{0, 1, 2};
-  copy_one(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
-           std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
+            std::span<const Index>(rows));
   const Index before = buffer.rows().rows;
   buffer.reserve(context, before + 1, 2);
   CHECK(buffer.rows().rows >= 2 * before);
-  copy_one(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
-           RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
+            RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
   CHECK(out.download() == values);
   const T* data = buffer.rows().data;
   buffer.reserve(context, 1, 2);

@@ -129,8 +129,7 @@ class BatchPruner {
   void take_sums(Context& context, std::span<const Index> keys, Buffer<float>& target) {
     target.reserve(context, std::ssize(keys), 1);
     list_to(subset_targets_, std::ssize(keys));
-    const RowCopy<float> copy{sums_.rows(), keys, target.rows(), subset_targets_};
-    copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
+    copy_rows(context, RowsView<const float>(sums_.rows()), keys, target.rows(), subset_targets_);
   }
 
   /// Copies sums that `take_sums` has taken to the keys of the next plan from `first` on.
@@ -138,17 +137,13 @@ class BatchPruner {
     list_to(subset_targets_, count);
     subset_.clear();
     for (Index i = 0; i < count; ++i) subset_.push_back(first + i);
-    const RowCopy<float> copy{source.rows(), subset_targets_, next_sums_.rows(), subset_};
-    copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
+    copy_rows(context, RowsView<const float>(source.rows()), subset_targets_, next_sums_.rows(), subset_);
     sums_change_ = true;
   }
 
   /// Moves the sums to the next plan.
   void advance_sums(Context& context) {
-    if (!keys_.empty()) {
-      const RowCopy<float> copy{sums_.rows(), keys_, next_sums_.rows(), targets_};
-      copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
-    }
+    if (!keys_.empty()) copy_rows(context, RowsView<const float>(sums_.rows()), keys_, next_sums_.rows(), targets_);
     if (!keys_.empty() || sums_change_) std::swap(sums_, next_sums_);
   }
 
