@@ -72,6 +72,7 @@ class Random {
 
   AttentionScore score() {
     AttentionScore score;
+    if (chance(0.3)) score.heads = Reduce::max;
     if (chance(0.3)) score.last_queries = between(2, 6);
     if (chance(0.3)) score.reduce = Reduce::max;
     if (chance(0.2)) score.over_layers = true;

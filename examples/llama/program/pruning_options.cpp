@@ -32,11 +32,13 @@ std::string prefixes() {
 void add_pruning_options(CLI::App& app, PruningOptions& options) {
   app.add_option(
          "--schedule", options.schedule,
-         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the "
-         "tokens, e.g. 9:0.7,19:0.7,28:0.7); " +
+         "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, paper "
+         "or "
+         "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
+         "9:0.7,19:0.7,28:0.7); " +
              prefixes() +
-             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote, which sets the four options below where "
-             "they are not given")
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the four options below "
+             "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
   add_number(app, "--protect-first", options.protect_first, "always keep the first N tokens", {.least = 0})
@@ -56,7 +58,10 @@ PruningOptions resolved(PruningOptions options, Index layers) {
   lazyllm::Preset preset;
   if (options.schedule.starts_with('@')) {
     preset = read_preset(options.schedule.substr(1), layers);
-    options.schedule = nlohmann::json(preset).at("schedule");
+    options.schedule = lazyllm::to_text(preset.schedule);
+  } else if (lazyllm::names_recommended(options.schedule)) {
+    preset = lazyllm::parse_recommended(options.schedule, layers);
+    options.schedule = lazyllm::to_text(preset.schedule);
   }
   options.score = options.score.value_or(lazyllm::to_text(preset.score));
   options.protect_first = options.protect_first.value_or(preset.protect_first);

@@ -13,8 +13,8 @@ namespace llama {
 
 /// The program options that say how a run prunes, the same in every program of this host.
 struct PruningOptions {
-  std::string schedule = "paper";
-  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names a file, else `last`
+  std::string schedule = "auto:1.5x";
+  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names one, else `last`
   std::optional<Index> protect_first;  ///< absent: the preset's, else 0
   std::optional<Index> protect_last;   ///< absent: the preset's, else 1
   std::optional<Index> max_revived;    ///< absent: the preset's, else without a limit
@@ -29,7 +29,7 @@ std::string schedule_file_of(const PruningOptions& options);
 
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
 /// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
-/// or that was made for another number of layers than `layers`.
+/// or that was made for another number of layers than `layers`, and as `lazyllm::recommended`.
 PruningOptions resolved(PruningOptions options, Index layers);
 
 /// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of
