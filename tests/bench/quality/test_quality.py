@@ -67,11 +67,11 @@ class Means(unittest.TestCase):
                  "filled_percent": 55} for score in scores]}
         result = {"items": [item([1, 0], 3), item([0.5, 1], 5), item([0, 0], 1)]}
         cost = schedules.Cost(CONFIG)
-        found = results.figures_of(result, 2, cost)
+        found = results.figures_of(result["items"][:2], cost)
         self.assertEqual((found.items, found.score, found.ideal), (2, 62.5, 3))
         self.assertAlmostEqual(found.filtered, 12 / cost.prefill(50))
-        self.assertEqual(round(results.figures_of(result, None, cost).score, 6), round(100 * (0.5 + 0.75) / 3, 6))
-        self.assertIsNone(results.figures_of({"items": []}, 2, cost))
+        self.assertEqual(round(results.figures_of(result["items"], cost).score, 6), round(100 * (0.5 + 0.75) / 3, 6))
+        self.assertIsNone(results.figures_of([], cost))
 
     def test_are_means_of_data_sets_not_of_items(self):
         category = results.mean_figures([self.figures([1, 1, 1]), self.figures([0])])
@@ -169,17 +169,17 @@ class Runs(unittest.TestCase):
                      for i in range(8)]
             (self.data / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
-    def run_it(self, *parts, program=None, **environment):
+    def run_it(self, *parts, program=None, hours=None, **environment):
         """What it printed; the program that stood in."""
         program = program or stand_in.Program()
         environment = {"BUILD": str(self.folder / "build"), "OUT": str(self.folder / "docs"), "BIN": "bin",
-                       "ITEMS": "4", "TABLE_ITEMS": "4", "SWEEP_ITEMS": "2", "THREADS": "2", "TOKENS": "2048", "CONTEXT": "a machine",
+                       "ITEMS": "4", "TABLE_ITEMS": "4", "SWEEP_ITEMS": "2", "THREADS": "2", "TOKENS": "2048", "MACHINE": "a machine", "COMMIT": "abc",
                        **environment}
         fake = types.SimpleNamespace(run=program, CalledProcessError=OSError)
         printed = io.StringIO()
         with mock.patch("measure.subprocess", fake), mock.patch("usage.subprocess", fake), \
                 mock.patch.dict("os.environ", environment), contextlib.redirect_stdout(printed):
-            quality.main([*parts, str(self.model), str(self.data)])
+            quality.main([*parts, "--model", str(self.model), "--data", str(self.data), *(["--hours", hours] if hours else [])])
         return printed.getvalue(), program
 
     def document(self):
@@ -207,7 +207,7 @@ class Runs(unittest.TestCase):
         speedup = cost.speedup(2000, schedules.parse(PRESETS["1%"]["schedule"]))
         self.assertIn(f"/ {0.9 * speedup:.2f}x / {speedup:.2f}x", self.row("**LazyLLM, preset 1%**"))
         # Random drop was given the preset's speed, and the stand-in's loss for it.
-        score, _, ideal = re.findall(r"[\d.]+", self.row("**random drop**"))[:3]
+        score, ideal = re.search(r"\| ([\d.]+) \[.*?\] / [\d.]+x / ([\d.]+)x", self.row("**random drop**")).groups()
         self.assertAlmostEqual(float(ideal), speedup, delta=0.02)
         self.assertAlmostEqual(float(score), 96 * (1 - 0.4 * (speedup - 1)), delta=1)
         self.assertIn("20.05 / 1.20x", text)
@@ -239,7 +239,7 @@ class Runs(unittest.TestCase):
         self.run_it("table", "sweep", program=program, ITEMS="8")
         self.assertRegex(self.row("loss <= 1 %"), r"no: 1\d\.\d % more on average, 1\d\.\d % more in the worst")
         self.assertRegex(self.row("LazyLLM (preset 1%) above random"), r"0 of 2 categories .*no: 1\d\.\d points in ")
-        self.assertRegex(self.row("LazyLLM as in the paper"), r"mean 9\.\d %")
+        self.assertRegex(self.row("LazyLLM as in the paper"), r"average 9\.\d %")
         self.assertNotIn("dense score at", self.document())  # its 8 items were not run
 
     def test_what_is_finished_is_not_run_again(self):
@@ -269,7 +269,7 @@ class Runs(unittest.TestCase):
         self.assertIn("dense score at data", self.row("dense score"))
 
     def test_timing_has_the_machine_for_itself(self):
-        _, program = self.run_it("table", JOBS="2")
+        _, program = self.run_it("table", "speed", JOBS="2")
         for call in program.calls:
             timed = call[call.index("--speed-items") + 1] != "0"
             self.assertEqual(call[call.index("--threads") + 1], "2" if timed else "1")
@@ -282,22 +282,24 @@ class Runs(unittest.TestCase):
             with self.assertRaisesRegex(SystemExit, message):
                 self.run_it(program=program, **environment)
             self.assertFalse((self.folder / "docs").exists())
-        with self.assertRaisesRegex(SystemExit, "is not .PART"):
-            quality.main(["dense", "one", "two", "three"])
+        for wrong in (["dense", "one"], ["--hours", "0"]):
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+                quality.main(wrong)
+            self.assertRegex(said.getvalue(), "'one' is not a part|--hours 0 is out of range")
 
     def test_other_text_of_the_document_stays(self):
         (self.folder / "docs").mkdir()
         (self.folder / "docs/benchmarks.md").write_text("# Title\n\nBefore.\n")
         self.run_it("dense")
         once = self.document()
-        self.assertTrue(once.startswith("# Title\n\nBefore.\n\n## Quality\n\n<!-- quality begin -->\n"))
+        self.assertTrue(once.startswith("# Title\n\nBefore.\n\n## Quality of model\n\n<!-- quality-model begin -->\n"))
         (self.folder / "docs/benchmarks.md").write_text(once + "\nAfter.\n")
         self.run_it("usage")
         self.assertTrue(self.document().startswith("# Title\n\nBefore.\n"))
-        self.assertTrue(self.document().endswith("<!-- quality end -->\n\nAfter.\n"))
-        self.assertEqual(self.document().count("## Quality"), 1)
-        with self.assertRaisesRegex(ValueError, "one '<!-- quality begin -->'"):
-            quality.with_section(once + once, "")
+        self.assertTrue(self.document().endswith("<!-- quality-model end -->\n\nAfter.\n"))
+        self.assertEqual(self.document().count("## Quality of model"), 1)
+        with self.assertRaisesRegex(ValueError, "one '<!-- quality-model begin -->'"):
+            quality.with_section(once + once, "quality-model", "", "")
 
 
 if __name__ == "__main__":
