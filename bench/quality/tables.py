@@ -296,8 +296,8 @@ def bars(plan, results):
             pass
     if not rows:
         raise reading.Missing("any run with a bar")
-    margins_from = "too" if plan.bounded else "from the sweep, between whose points scores are interpolated"
-    note = (f"Losses in percent of the dense score of the same items, from the runs of Table 1; margins {margins_from}. "
+    margins_from = "as are margins" if plan.bounded else "margins from the sweep, between whose points scores are interpolated"
+    note = (f"Losses in percent of the dense score of the same items, from the runs of Table 1; {margins_from}. "
             f"Categories in which dense scores below {reading.LEAST_DENSE} do not count.")
     return f"### What was to be reached\n\n{note}\n\n{table(['bar', 'reached', 'met'], rows)}"
 

@@ -16,7 +16,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "bench/quality"))
 sys.dont_write_bytecode = True
 
+import measure  # noqa: E402
 import paper  # noqa: E402
+import plan as planning  # noqa: E402
 import plot  # noqa: E402
 import quality  # noqa: E402
 import results  # noqa: E402
@@ -83,6 +85,32 @@ class Means(unittest.TestCase):
         self.assertEqual({name: round(value, 9) for name, value in found.items()}, {"a": 50, "c": 90, "average": 70})
         with self.assertRaises(results.Missing):
             results.relative({"b": self.figures([1])}, dense)
+
+
+class Bootstrap(unittest.TestCase):
+    def by_set(self, *sets):
+        category = paper.CATEGORIES[0]
+        return {planning.DataSet(pathlib.Path(str(i)), category, len(sets)):
+                results.Figures(len(scores), *([0] * len(results.FIELDS)), tuple(scores))
+                for i, scores in enumerate(sets)}
+
+    def test_items_count_as_in_the_mean_over_data_sets(self):
+        draws = results.drawn(self.by_set([100], [0, 0, 0]))["average"]
+        self.assertEqual(len(draws), results.DRAWS)
+        self.assertAlmostEqual(results.mean(draws), 50, delta=3)
+        self.assertEqual({round(score) for score in draws}, {0, 50, 100, 150, 200})
+
+    def test_the_interval_narrows_with_the_items(self):
+        def width(count):
+            low, high = results.interval(results.drawn(self.by_set([100, 0] * count))["average"])
+            self.assertTrue(low < 50 < high)
+            return high - low
+        self.assertAlmostEqual(width(50), width(2) / 5, delta=5)
+        self.assertEqual(results.interval(results.drawn(self.by_set([70, 70]))["average"]), (70, 70))
+
+    def test_all_methods_have_the_same_draws(self):
+        own, other = (results.drawn(self.by_set([scale * x for x in range(9)]))["average"] for scale in (1, 2))
+        self.assertEqual([2 * score for score in own], other)
 
 
 class Bars(unittest.TestCase):
@@ -262,6 +290,74 @@ class Runs(unittest.TestCase):
             self.run_it(part, BUILD=str(self.folder / part))
             self.assertEqual(self.document().count("###"), 1)
             self.assertIn(title, self.document())
+
+    def test_a_bounded_run_takes_items_evenly(self):
+        _, program = self.run_it("table", hours="1")
+        limits = [(int(call[call.index("--limit") + 1]), pathlib.Path(call[call.index("--data") + 1]).stem)
+                  for call in program.calls]
+        rows = len(PRESETS) + 5
+        wanted = [(1, "one"), (1, "two"), (1, "three"), (2, "one"), (2, "two"), (2, "three"), (3, "one"), (4, "one")]
+        self.assertEqual(sorted(limits), sorted(wanted * rows))
+        firsts = [limit for limit, name in limits if name == "one"]
+        self.assertEqual(firsts, sorted(firsts))
+        self.assertIn("8 items, 2 to 4 of each of 3 data sets", self.document())
+        self.assertIn("speedups (–) have not been measured", self.document())
+        self.assertRegex(self.row("**LazyLLM, preset 1%**"), r"\[\d+, \d+\] / – / [\d.]+x")
+        self.assertTrue(self.row("loss <= 1 % of the average at").endswith("| yes |"))
+        self.assertTrue(self.row("LazyLLM (preset 1%) above random").endswith("| yes |"))
+
+    def test_a_run_whose_time_is_over_keeps_what_all_methods_have(self):
+        clock = types.SimpleNamespace(now=0, monotonic=lambda: clock.now, gmtime=lambda: None, strftime=lambda *_: "today")
+
+        def slow(after):
+            program = stand_in.Program()
+
+            def run(command, **_):
+                clock.now += 60
+                return program(command)
+            with mock.patch("measure.time", clock), mock.patch("quality.time", clock):
+                printed, _ = self.run_it("table", program=run, hours=str(after / 60), JOBS="1", COMMIT=f"after{after}")
+            return printed, len(program.calls)
+
+        rows = len(PRESETS) + 5
+        printed, calls = slow(4 * rows + 2)  # the fourth of 8 rounds has been begun
+        self.assertEqual(calls, 4 * rows + 2)
+        self.assertRegex(printed, r"table, item 1 of each data set: 2 of 21 runs; 2m00s, about 19m00s left")
+        self.assertIn("4 items, 1 to 2 of each of 3 data sets", self.document())
+        self.assertIn("a machine; commit after30; today", self.document())
+        _, more = slow(100)
+        self.assertEqual(calls + more, 8 * rows)
+        self.assertIn("commit after30, after100", self.document())
+
+    def test_pretrained_models_are_measured_as_in_the_paper(self):
+        with mock.patch("plan.fetched", lambda name: self.folder / name):
+            o = planning.settings("smollm2", None, None, False, {"LAZYLLM_TEST_DATA": str(self.folder)})
+            self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (3, True, 4096, 128))
+            self.assertEqual((o.model, o.data), (self.folder / "smollm2", self.folder / "longbench"))
+            self.assertTrue(o.schedule_file.exists())
+            o = planning.settings("smollm2", str(self.data), 0.5, False, {"CONTEXT": "2048", "SCHEDULES": "mine.json"})
+            self.assertEqual((o.hours, o.context, o.data, str(o.schedule_file)), (0.5, 2048, self.data, "mine.json"))
+        o = planning.settings(str(self.model), str(self.data), None, False, {})
+        self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (0, False, 0, 0))
+
+    def test_every_program_gets_the_limits(self):
+        (self.data / "three.jsonl").write_text(
+            json.dumps({"category": "few-shot learning", "prompt": "text", "length": 2000, "max_tokens": 9}) + "\n")
+        with mock.patch.object(planning, "is_pretrained", lambda _: True), \
+                mock.patch.object(planning, "fetched", pathlib.Path):
+            _, program = self.run_it("table", "usage", SCHEDULES=str(self.model / "schedules.json"), LONGEST_ANSWER="3")
+        for call in program.calls:
+            self.assertEqual(call[call.index("--context") + 1], "4096")
+            if "--trace" in call:
+                self.assertEqual(call[call.index("--max-tokens") + 1], "3")
+            else:
+                self.assertEqual(call[call.index("--longest-answer") + 1], "3")
+                self.assertIn("--chat", call)
+        # lazyllm-evaluate knows the few-shot sets itself.
+        traces = ["--chat" in call for call in program.calls if "--trace" in call]
+        self.assertEqual((traces.count(True), traces.count(False)), (4, 2))
+        self.assertRegex(self.document(), "LONGEST_ANSWER=3 .*bash bench/quality/run.sh table usage --model model")
+        self.assertIn("--chat --context 4096 --longest-answer 3 --dtype bf16", self.document())
 
     def test_dense_needs_no_schedules(self):
         printed, _ = self.run_it("dense", SCHEDULES="nowhere.json")
