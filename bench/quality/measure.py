@@ -12,7 +12,6 @@ import usage
 from plan import plural
 from results import finished
 
-
 MINUTE = 60
 # How the parts share the time of a run that is bounded.
 SHARES = {"dense": 4, "table": 10, "speed": 4, "sweep": 4, "location": 3, "usage": 1}

@@ -4,7 +4,6 @@
 import argparse
 import contextlib
 import os
-import pathlib
 import subprocess
 import sys
 import time

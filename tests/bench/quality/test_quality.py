@@ -16,7 +16,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "bench/quality"))
 sys.dont_write_bytecode = True
 
-import measure  # noqa: E402
 import paper  # noqa: E402
 import plan as planning  # noqa: E402
 import plot  # noqa: E402
@@ -322,12 +321,18 @@ class Runs(unittest.TestCase):
         rows = len(PRESETS) + 5
         printed, calls = slow(4 * rows + 2)  # the fourth of 8 rounds has been begun
         self.assertEqual(calls, 4 * rows + 2)
-        self.assertRegex(printed, r"table, item 1 of each data set: 2 of 21 runs; 2m00s, about 19m00s left")
+        self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m00s left\n")
         self.assertIn("4 items, 1 to 2 of each of 3 data sets", self.document())
         self.assertIn("a machine; commit after30; today", self.document())
         _, more = slow(100)
         self.assertEqual(calls + more, 8 * rows)
         self.assertIn("commit after30, after100", self.document())
+
+    def test_a_bounded_run_has_fewer_points_in_its_figures(self):
+        for hours, sweep, location in ((None, 24, 31), ("1", 17, 11)):
+            for part, runs in (("sweep", sweep), ("location", location)):
+                _, program = self.run_it(part, hours=hours, SWEEP_ITEMS="1", BUILD=str(self.folder / f"{part}{hours}"))
+                self.assertEqual(len(program.calls), 3 * runs)  # of three data sets
 
     def test_pretrained_models_are_measured_as_in_the_paper(self):
         with mock.patch("plan.fetched", lambda name: self.folder / name):
