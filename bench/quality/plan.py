@@ -21,6 +21,7 @@ PARTS = ("dense", "table", "speed", "sweep", "location", "usage")
 BASELINES = ("random", "static", "compress")
 PRETRAINED = ROOT / "examples/models/models.txt"
 SWEEP_SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
+PAPER_SPEEDUP = 2.34  # of multi-document QA, with a loss of at most 1 %
 LOCATION_KEEPS = (0.5, 0.3, 0.1)
 
 
@@ -201,9 +202,19 @@ class Plan:
 
     @property
     def best(self):
-        """Name of the preset that the baselines are compared with: the file's default."""
+        """Name of the preset that the baselines are compared with: the mildest one as fast as in the paper, about, else
+        the file's default."""
         presets, default = self.schedule_file
-        return default if default in presets else next(iter(presets))
+        fast = [name for name, preset in presets.items() if
+                self.cost.speedup(self.collections[-1].tokens, preset.schedule) >= 0.98 * PAPER_SPEEDUP]
+        return fast[0] if fast else default if default in presets else next(iter(presets))
+
+    @property
+    def baseline_speedup(self):
+        """What the keep shares of the baselines are solved for. Where the time is bounded it does not depend on the
+        presets, so that the baselines need not be run again with new ones."""
+        best = self.cost.speedup(self.collections[-1].tokens, self.presets[self.best].schedule)
+        return PAPER_SPEEDUP if self.bounded and best >= 0.98 * PAPER_SPEEDUP else best
 
     @property
     def bounded(self):
@@ -335,10 +346,9 @@ class Plan:
     def rows(self):
         """{row: its method} of the paper's tables."""
         o, collection = self.options, self.collections[-1]
-        speedup = self.cost.speedup(collection.tokens, self.presets[self.best].schedule)
         methods = {"dense": DENSE}
         for name in BASELINES:
-            method = self.at(name, speedup, collection.tokens, o.seeds)
+            method = self.at(name, self.baseline_speedup, collection.tokens, o.seeds)
             if method is not None:
                 methods[name] = method
         methods["lazy"] = lazy("the paper's schedule", self.paper)

@@ -117,9 +117,9 @@ def table_1(plan, results):
     note = (f"Score [95 % interval by bootstrap over the items] / measured TTFT speedup / ideal TTFT speedup by operation "
             f"count; of the paper score / measured TTFT speedup. {counted(run, results)}, prompts of "
             f"{run.collection.name}; {times}.{limits(o)} Random drop is the mean of {plural(o.seeds, 'seed')}. The keep "
-            f"shares of random drop and static pruning are solved for the ideal speedup of preset {plan.best}; "
-            "compression keeps the share of random drop, and its own time counts. All three protect the first and last "
-            "tokens that the preset protects. Last column: the average in percent of dense.")
+            f"shares of random drop and static pruning are solved for an ideal speedup of {plan.baseline_speedup:.2f}x, to "
+            f"be compared with preset {plan.best}; compression keeps the share of random drop, and its own time counts. All "
+            "three protect the first and last tokens that the preset protects. Last column: the average in percent of dense.")
     return (f"### The paper's Table 1\n\n{code(*commands)}\n\n{note}\n\n"
             f"{table(['method', *categories, 'of dense'], rows)}")
 
