@@ -24,7 +24,10 @@ constexpr std::uint16_t visible = 0, hidden_from = 0xFC00;  // 0 and minus infin
 
 std::size_t nodes_of(Index layers) { return static_cast<std::size_t>(64 * layers + 64); }
 
-void set(ggml_tensor* tensor, const void* data) { ggml_backend_tensor_set(tensor, data, 0, ggml_nbytes(tensor)); }
+/// Fills an input. One that no node reads has no memory.
+void set(ggml_tensor* tensor, const void* data) {
+  if (tensor->buffer != nullptr) ggml_backend_tensor_set(tensor, data, 0, ggml_nbytes(tensor));
+}
 
 }  // namespace
 

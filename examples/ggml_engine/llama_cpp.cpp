@@ -1,6 +1,8 @@
 #include "examples/ggml_engine/llama_cpp.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace ggml_engine {
@@ -17,6 +19,15 @@ llama_model_ptr load(const std::string& path, bool vocabulary_only) {
 }
 
 }  // namespace
+
+void log_errors_only() {
+  const auto errors = [](ggml_log_level level, const char* text, void*) {
+    static bool goes_on = false;  // whether a line of an error is continued
+    goes_on = level == GGML_LOG_LEVEL_ERROR || (goes_on && level == GGML_LOG_LEVEL_CONT);
+    if (goes_on) std::fputs(text, stderr);
+  };
+  llama_log_set(errors, nullptr);
+}
 
 Vocabulary::Vocabulary(const std::string& path)
     : model_(load(path, /*vocabulary_only=*/true)), vocabulary_(llama_model_get_vocab(model_.get())) {}

@@ -11,6 +11,9 @@
 
 namespace ggml_engine {
 
+/// Keeps ggml and libllama from writing anything but errors to the standard error.
+void log_errors_only();
+
 /// The tokenizer of a GGUF file, which is libllama's.
 class Vocabulary {
  public:

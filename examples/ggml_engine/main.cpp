@@ -114,13 +114,13 @@ void print_table(std::span<const Contender> contenders, const Vocabulary& vocabu
 }
 
 void work(const Options& options) {
+  const Model model(options.model);
   const Vocabulary vocabulary(options.model);
   std::string text = options.prompt_file.empty() ? options.prompt : llama::read_input(options.prompt_file);
   if (options.chat) text = vocabulary.chat(text);
   const auto prompt = vocabulary.tokens(text);
   if (prompt.empty()) throw std::runtime_error("the prompt has 0 tokens, at least 1 is needed");
 
-  const Model model(options.model);
   const Room room{.context = std::ssize(prompt) + options.max_tokens, .threads = options.threads};
   const auto wanted = [&](std::string_view name) { return options.only.empty() || options.only == name; };
   std::unique_ptr<LlamaCpp> llama_cpp;
@@ -180,10 +180,7 @@ int main(int argc, char** argv) {
     llama::say("ggml: {}", message);
     _exit(1);
   });
-  const auto quiet = [](ggml_log_level level, const char* text, void*) {
-    if (level == GGML_LOG_LEVEL_ERROR) llama::print_status(text);
-  };
-  llama_log_set(quiet, nullptr);
+  log_errors_only();
 
   Options options;
   CLI::App app("Answers a prompt with llama.cpp, with the ggml engine and all tokens, and with LazyLLM");

@@ -75,8 +75,8 @@ class File {
     std::vector<Index> expected(shape);
     expected.resize(GGML_MAX_DIMS, 1);
     if (!std::equal(expected.begin(), expected.end(), found->ne)) {
-      fail("tensor {} has {} x {} x {} elements, not {} x {}", name, found->ne[0], found->ne[1], found->ne[2],
-           expected[0], expected[1]);
+      fail("tensor {} has {} x {} x {} elements, not {} x {} x {}", name, found->ne[0], found->ne[1], found->ne[2],
+           expected[0], expected[1], expected[2]);
     }
     if (expected[1] == 1 && found->type != GGML_TYPE_F32) {
       fail("tensor {} has the type {}, not f32", name, ggml_type_name(found->type));
