@@ -128,13 +128,13 @@ class Forward::Graph {
     ggml_tensor* const value = project(weights.value, weights.value_bias);
     ggml_tensor* keys = add(ggml_set_rows(context(), cells.keys, key, in.cells));
     ggml_tensor* values = add(ggml_set_rows(context(), cells.values, value, in.cells));
-    // [capture]
+    // [scores]
     if (in.queries > 0) {
       ggml_tensor* const kept = ggml_view_2d(context(), cells.queries, query->ne[0], in.queries, cells.queries->nb[1],
                                              static_cast<std::size_t>(in.slot) * cells.queries->nb[1]);
       add(ggml_cpy(context(), last_rows(query, in.queries), kept));
     }
-    // [capture-end]
+    // [scores-end]
     if (l + 1 == shape.layers && in.outputs == 0) return nullptr;
 
     if (in.keys != nullptr) {
@@ -172,7 +172,7 @@ class Forward::Graph {
     return hidden;
   }
 
-  // [probabilities]
+  // [scores]
   ggml_tensor* probabilities(Index l, Index first, ggml_tensor* key_list, ggml_tensor* mask) {
     const Shape& shape = forward_.shape();
     const Cells& cells = forward_.cells_[static_cast<std::size_t>(l)];
@@ -184,7 +184,7 @@ class Forward::Graph {
     p = ggml_soft_max_ext(context(), p, mask, 1 / std::sqrt(static_cast<float>(shape.head_dim)), /*max_bias=*/0);
     return ggml_mean(context(), ggml_cont(context(), ggml_permute(context(), p, 1, 2, 0, 3)));
   }
-  // [probabilities-end]
+  // [scores-end]
 
  private:
   Forward& forward_;
@@ -339,7 +339,7 @@ std::vector<float> Forward::logits(const float* hidden, Index rows) {
   return values;
 }
 
-// [score-graph]
+// [scores]
 std::vector<float> Forward::probabilities(Index layer, Index first_kept, Index count, const Attended& attended) {
   const Index rows = std::ssize(attended.positions), kept = std::min(room_.queries, rows);
   if (first_kept < 0 || count < 1 || first_kept + count > kept) {
@@ -362,7 +362,7 @@ std::vector<float> Forward::probabilities(Index layer, Index first_kept, Index c
   ggml_backend_tensor_get(result, values.data(), 0, ggml_nbytes(result));
   return values;
 }
-// [score-graph-end]
+// [scores-end]
 
 std::size_t Forward::cache_bytes() const { return ggml_backend_buffer_get_size(cache_.get()); }
 std::size_t Forward::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }

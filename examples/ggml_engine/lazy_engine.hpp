@@ -1,6 +1,6 @@
 #pragma once
-// All that is there because of LazyLLM, together with two marked parts of forward.cpp: the copy that keeps Q, and the
-// graph of its attention probabilities.
+// All that is there because of LazyLLM, together with the parts of forward.cpp between the marks `[scores]`: the copy
+// that keeps Q, and the graph of its attention probabilities.
 #include <algorithm>
 #include <cstdint>
 #include <lazyllm/lazyllm.hpp>
@@ -13,9 +13,9 @@
 
 namespace ggml_engine {
 
-// [integration]
 using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
+// [scored]
 /// The plan of an engine of one sequence.
 inline Attended attended(const lazyllm::LayerPlan& plan) {
   return {plan.positions(), plan.keys(), plan.key_limits(), plan.outputs()[0]};
@@ -39,6 +39,7 @@ struct Scored {
     }
   }
 };
+// [scored-end]
 
 class LazyEngine {
  public:
@@ -48,6 +49,7 @@ class LazyEngine {
   }
   LazyEngine(const LazyEngine&) = delete;
 
+  // [segments]
   /// Runs the next tokens, one graph for each segment. Returns the logits after the last one.
   std::vector<float> run(std::span<const std::int32_t> tokens) {
     check_room(forward_.room(), sequence_.length(), std::ssize(tokens));
@@ -68,6 +70,7 @@ class LazyEngine {
     const auto output = step_.end();
     return forward_.logits(output.rows.data, output.rows.rows);
   }
+  // [segments-end]
 
   /// Forgets all tokens.
   void clear() { sequence_.clear(); }
@@ -88,6 +91,5 @@ class LazyEngine {
   lazyllm::Step<lazyllm::cpu::Sequence<float>, Pruner> step_;
   lazyllm::cpu::Context context_;
 };
-// [integration-end]
 
 }  // namespace ggml_engine

@@ -114,7 +114,8 @@ void print_table(std::span<const Contender> contenders, const Vocabulary& vocabu
 }
 
 void work(const Options& options) {
-  const Model model(options.model);
+  std::unique_ptr<const Model> model;  // llama.cpp has its own
+  if (options.only != "llama.cpp") model = std::make_unique<const Model>(options.model);
   const Vocabulary vocabulary(options.model);
   std::string text = options.prompt_file.empty() ? options.prompt : llama::read_input(options.prompt_file);
   if (options.chat) text = vocabulary.chat(text);
@@ -137,11 +138,11 @@ void work(const Options& options) {
     add("llama.cpp", llama_cpp);
   }
   if (wanted("dense")) {
-    dense = std::make_unique<DenseEngine>(model, room);
+    dense = std::make_unique<DenseEngine>(*model, room);
     add("dense", dense);
   }
   if (wanted("lazy")) {
-    lazy = std::make_unique<LazyEngine>(model, room, llama::make_pruner(options.pruning, model.shape().layers));
+    lazy = std::make_unique<LazyEngine>(*model, room, llama::make_pruner(options.pruning, model->shape().layers));
     add("lazy", lazy);
   }
 
@@ -155,12 +156,12 @@ void work(const Options& options) {
   if (lazy) {
     lazy->clear();
     lazy->run(prompt);
-    lazy_operations = operations(model.shape(), lazy->stats().layers);
+    lazy_operations = operations(model->shape(), lazy->stats().layers);
     const lazyllm::LayerStats all{
         .active = std::ssize(prompt), .computed = std::ssize(prompt), .kept = std::ssize(prompt)};
     const std::vector<lazyllm::LayerStats> layers(lazy->stats().layers.size(), all);
     llama::print("\nlazy: ideal TTFT speedup over dense, by operations: {:.2f}x\n",
-                 operations(model.shape(), layers) / lazy_operations);
+                 operations(model->shape(), layers) / lazy_operations);
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -35,7 +35,7 @@ class GgufWriter {
         weights_(weights),
         model_(std::move(model)),
         file_(gguf_init_empty()),
-        tensors_(ggml_init({.mem_size = 64 << 20, .mem_buffer = nullptr, .no_alloc = false})) {
+        tensors_(ggml_init({.mem_size = 8192 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true})) {
     gguf_set_val_str(file_.get(), "general.architecture", model_.architecture.c_str());
     gguf_set_val_str(file_.get(), "tokenizer.ggml.model", "none");
     number("block_count", config.layers);
@@ -111,6 +111,7 @@ class GgufWriter {
                                                  : ggml_new_tensor_1d(tensors_.get(), type, rows);
     ggml_set_name(tensor, name.c_str());
     const bool matrix = shape.size() > 1;
+    tensor->data = data_.emplace_back(ggml_nbytes(tensor)).data();
     ggml_quantize_chunk(type, values.data(), tensor->data, 0, matrix ? rows : 1, matrix ? columns : rows, nullptr);
     gguf_add_tensor(file_.get(), tensor);
   }
@@ -120,6 +121,7 @@ class GgufWriter {
   GgufModel model_;
   gguf_context_ptr file_;
   ggml_context_ptr tensors_;
+  std::vector<std::vector<std::byte>> data_;
 };
 
 }  // namespace ggml_engine::test

@@ -16,6 +16,7 @@
 #include "lazyllm/check.hpp"
 #include "tests/examples/ggml_engine/gguf_file.hpp"
 #include "tests/examples/llama/files.hpp"
+#include "tests/examples/llama/process.hpp"
 
 using namespace ggml_engine;
 using namespace ggml_engine::test;
@@ -350,4 +351,22 @@ TEST_CASE("files that are cut off or damaged are refused, or run") {
     refused += survives(changed) ? 0 : 1;
   }
   CHECK(refused > 30);
+}
+
+TEST_CASE("the program says what is wrong") {
+  const Embedded gemma({.architecture = "gemma"}), embedded;
+  const std::string bytes = llama::test::read(embedded.path);
+  const auto run = [](const std::string& path) {
+    return llama::test::run_process(LAZYLLM_GGML, {"--model", path, "--prompt", "Hello"});
+  };
+  const auto unknown = run(gemma.path);
+  CHECK(unknown.status == 1);
+  CHECK(unknown.err.find("the architecture is gemma; this engine knows llama and qwen2") != std::string::npos);
+  const auto cut = run(embedded.folder.write("cut.gguf", bytes.substr(0, bytes.size() / 2)));
+  CHECK(cut.status == 1);
+  CHECK(cut.err.find("the file ends before the end of tensor") != std::string::npos);
+  const auto absent = run("absent.gguf");
+  CHECK(absent.status == 1);
+  CHECK(absent.err.find("absent.gguf: this is no GGUF file") != std::string::npos);
+  CHECK(llama::test::run_process(LAZYLLM_GGML, {}).status == 2);
 }

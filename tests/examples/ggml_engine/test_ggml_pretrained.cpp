@@ -21,6 +21,7 @@
 #include "examples/llama/program/pruning_options.hpp"
 #include "tests/examples/ggml_engine/gguf_file.hpp"
 #include "tests/examples/llama/files.hpp"
+#include "tests/examples/llama/process.hpp"
 #include "tests/support/runs.hpp"
 
 using namespace ggml_engine;
@@ -34,6 +35,7 @@ const Room room{.context = prompt_tokens + steps, .threads = 2};
 /// Prompts of `prompt_tokens` tokens, each of another data set; none if the data or the model is absent.
 std::vector<std::vector<std::int32_t>> prompts() {
   if (!std::filesystem::exists(cached("smollm2.gguf"))) return {};
+  log_errors_only();
   const Vocabulary vocabulary(cached("smollm2.gguf"));
   std::vector<std::vector<std::int32_t>> all;
   for (const char* name : {"hotpotqa", "gov_report", "lcc", "qasper", "2wikimqa", "multi_news", "trec", "samsum",
@@ -77,7 +79,6 @@ lazyllm::Preset preset(std::optional<Index> max_revived) {
 }  // namespace
 
 TEST_CASE("dense: greedy tokens equal llama.cpp's") {
-  log_errors_only();
   const auto all = prompts();
   if (all.empty()) {
     MESSAGE("skipped: no smollm2.gguf in the cache, or no LongBench");
@@ -159,4 +160,31 @@ TEST_CASE("pruned: the divergence from dense is that of the reference host") {
   MESSAGE(fmt::format("KL against dense, mean of {} tokens: {:.4f}, reference host {:.4f}", count, own / count,
                       hosts / count));
   CHECK(own < 1.2 * hosts);
+}
+
+TEST_CASE("the program: a table, and a prompt that is too long") {
+  if (!std::filesystem::exists(cached("smollm2.gguf"))) {
+    MESSAGE("skipped: no smollm2.gguf in the cache");
+    return;
+  }
+  const std::string path = cached("smollm2.gguf");
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--model", path, "--max-tokens", "4", "--repeats", "1", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return llama::test::run_process(LAZYLLM_GGML, arguments);
+  };
+  const auto good = run({"--prompt", "Hello!", "--chat", "--schedule", "dense"});
+  CHECK(good.status == 0);
+  for (const char* line : {"llama.cpp  ", "dense  ", "lazy  "}) {
+    const auto begin = good.out.find(line);
+    REQUIRE(begin != std::string::npos);
+    const std::string row = good.out.substr(begin, good.out.find('\n', begin) - begin);
+    CHECK(row.ends_with("4 of 4"));
+  }
+  const llama::test::TemporaryFolder folder;
+  std::string words;
+  for (int i = 0; i < 9000; ++i) words += "word ";
+  const auto bad = run({"--prompt-file", folder.write("long.txt", words)});
+  CHECK(bad.status == 1);
+  CHECK(bad.err.find("tokens are out of range 1 to 8192, the model's context") != std::string::npos);
 }
