@@ -21,6 +21,7 @@ constexpr double least_share = 0.01;  // of the prompt, after the last cut
 
 constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
+constexpr Index decode_revived = 32;
 
 /// The most promising first: the screening takes it.
 constexpr std::array scores = {
@@ -51,7 +52,11 @@ struct Shape {
       if (active < least_share) return std::nullopt;
       if (keep < 1) points.push_back({cut.layer, keep});
     }
-    return lazyllm::Preset{lazyllm::Schedule(std::move(points)), score, protect_first, protect_last};
+    return lazyllm::Preset{.schedule = lazyllm::Schedule(std::move(points)),
+                           .score = score,
+                           .protect_first = protect_first,
+                           .protect_last = protect_last,
+                           .decode_revived = decode_revived};
   }
 };
 

@@ -48,6 +48,7 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.score.heads == Reduce::max);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 32);
+  CHECK(preset.decode_revived == 32);
   CHECK(recommended(30, 1).schedule.points().empty());
 }
 

@@ -14,14 +14,15 @@ namespace llama {
 /// The program options that say how a run prunes, the same in every program of this host.
 struct PruningOptions {
   std::string schedule = "auto:1.5x";
-  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names one, else `last`
-  std::optional<Index> protect_first;  ///< absent: the preset's, else 0
-  std::optional<Index> protect_last;   ///< absent: the preset's, else 1
-  std::optional<Index> max_revived;    ///< absent: the preset's, else without a limit
+  std::optional<std::string> score;     ///< absent: the preset's if `schedule` names one, else `last`
+  std::optional<Index> protect_first;   ///< absent: the preset's, else 0
+  std::optional<Index> protect_last;    ///< absent: the preset's, else 1
+  std::optional<Index> max_revived;     ///< absent: the preset's, else without a limit
+  std::optional<Index> decode_revived;  ///< absent: the preset's, else decode steps prune like the prompt's
 };
 
-/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last` and `--max-revived`. `options` must outlive the
-/// parsing.
+/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived` and
+/// `--decode-revived`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
 /// The file that a preset is read from; empty if there is none.

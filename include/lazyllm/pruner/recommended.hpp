@@ -60,7 +60,8 @@ inline Preset recommended(Index layers, double speedup) {
   return {.schedule = Schedule(std::move(points)),
           .score = {.heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
-          .protect_last = 32};
+          .protect_last = 32,
+          .decode_revived = 32};
 }
 
 /// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.
