@@ -411,6 +411,8 @@ void scores_attention() {
       const std::vector<float> scores = problem.template scores<Memory>(reduce);
       CHECK(worst_error(scores, problem.template scores<PlainMemory>(reduce)) < 1e-5);
       CHECK(problem.template scores<Memory>(reduce, 8) == scores);
+      const std::vector<float> highest = problem.template scores<Memory>(reduce, 0, Reduce::max);
+      CHECK(worst_error(highest, problem.template scores<PlainMemory>(reduce, 0, Reduce::max)) < 1e-5);
     }
   }
 }
@@ -449,6 +451,7 @@ void scores_ragged_batches() {
                      .limits = problem.limits,
                      .key_view = problem.key_view(key_memory.back().span().data()),
                      .keys = problem.active,
+                     .heads = i % 3 == 0 ? Reduce::mean : Reduce::max,
                      .reduce = i % 2 == 0 ? Reduce::mean : Reduce::max,
                      .scores = results.back().span()});
     queries.insert(queries.end(), problem.queries.begin(), problem.queries.end());
@@ -459,7 +462,7 @@ void scores_ragged_batches() {
   auto result = results.begin();
   for (std::size_t i = 0; i < problems.size(); ++i, ++result) {
     CAPTURE(i);
-    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce));
+    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce, 0, tasks[i].heads));
   }
 }
 
@@ -507,11 +510,13 @@ void passes_bad_numbers_on() {
         AttentionProblem<float> problem(6, 4, 2, 8, tokens, 1);
         std::fill_n(problem.keys.begin() + problem.active[problem.active.size() / 2] * 16, 16, bad);
         CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce), is_bad));
+        CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce, 0, Reduce::max), is_bad));
       }
       for (Index row = 0; row < 3; ++row) {
         AttentionProblem<float> problem(7, 4, 2, 8, 40, 3);
         problem.queries[problem.at((problem.first_row + row) * 32)] = bad;
         CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce), is_bad));
+        CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce, 0, Reduce::max), is_bad));
       }
     }
   }

@@ -34,13 +34,14 @@ void copy_rows(Context& context, RowsView<const T> source, std::span<const Index
   copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
 }
 
-/// The scores of one sequence: attention probabilities of some rows, mean over the query heads, reduced over the rows.
+/// The scores of one sequence: attention probabilities of some rows, reduced over the query heads, then over the rows.
 template <class Keys>
 struct ScoreTask {
   Index first_row = 0;                 ///< the first of these rows in the batch
   std::span<const Position> limits{};  ///< `[rows]` row first_row + i sees the first `limits[i]` keys, the others are 0
   Keys key_view{};                     ///< K of the sequence in this layer
   Positions keys{};                    ///< `[keys]` positions of the active tokens
+  Reduce heads = Reduce::mean;         ///< over the query heads of each row
   Reduce reduce = Reduce::mean;        ///< over the rows
   std::span<float> scores{};           ///< `[keys]` output, in the backend's memory
 };

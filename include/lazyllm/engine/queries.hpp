@@ -8,7 +8,7 @@
 
 namespace lazyllm {
 
-/// How the scores of several queries become one.
+/// How the scores of several heads, or of several queries, become one.
 enum class Reduce : std::uint8_t { mean, max };
 
 /// The attention queries of a batch after RoPE: row r, head h at `data + r * row_stride + h * head_stride`. Row r is
@@ -37,7 +37,8 @@ struct ScoreWindow {
   Index sequence = 0;            ///< number of the sequence in the plan
   Index first_row = 0;           ///< the window is the rows [first_row, first_row + rows) of the batch
   Index rows = 1;                ///< at least 1; all belong to the sequence
-  Reduce reduce = Reduce::mean;  ///< over the rows of the window
+  Reduce heads = Reduce::mean;   ///< over the query heads of each row
+  Reduce reduce = Reduce::mean;  ///< then over the rows of the window
 };
 
 }  // namespace lazyllm

@@ -93,6 +93,7 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
               part.key_limits.subspan(detail::to_size(window.first_row - part.first_row), detail::to_size(window.rows)),
           .key_view = block.key_view(plan, window.sequence),
           .keys = part.keys,
+          .heads = window.heads,
           .reduce = window.reduce,
           .scores = scores};
     });
@@ -102,6 +103,8 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
 /// How the importance of a token comes from attention probabilities. The default is the paper's eq. 1: the probability
 /// from the last token, mean over the query heads. The options are applied in the order in which they are declared.
 struct AttentionScore {
+  /// Over the query heads of each row. A head that looks for one thing counts as much as all others with `max`.
+  Reduce heads = Reduce::mean;
   /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Of these, the tokens
   /// take part that belong to the prompt of this step and are still active. In a decode step that is the last token.
   Index last_queries = 1;
