@@ -334,8 +334,10 @@ class Plan:
         if method == "paper":
             return lazy(f"the paper's score, {speedup:.2f}x", self.paper, schedule)
         if method == "static":
-            protected = {**self.presets[self.best].options, "score": "last+layers"}
-            return lazy(f"static, {speedup:.2f}x", schedules.Preset((), protected), schedule, "static")
+            best = self.presets[self.best].options
+            preset = schedules.Preset((), {name: best[name] for name in ("protect_first", "protect_last")}
+                                      | {"score": "last+layers"})
+            return lazy(f"static, {speedup:.2f}x", preset, schedule, "static")
         return self.filter({"random": "random-drop", "compress": "compress"}[method], schedule[0][1], seeds)
 
     # Parts: what they measure, by name, so that the tables find it again.
