@@ -29,7 +29,8 @@ struct Scored {
   void token_scores(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, const lazyllm::ScoreWindow& window,
                     std::span<float> scores) {
     const Index first_kept = plan.rows() - std::min(forward->room().queries, plan.rows());
-    const auto rows = forward->probabilities(layer, window.first_row - first_kept, window.rows, attended(plan));
+    const Heads heads = window.heads == lazyllm::Reduce::max ? Heads::max : Heads::mean;
+    const auto rows = forward->probabilities(layer, window.first_row - first_kept, window.rows, heads, attended(plan));
     for (std::size_t key = 0; key < scores.size(); ++key) {
       float score = 0;
       for (std::size_t i = key; i < rows.size(); i += scores.size()) {
@@ -49,28 +50,8 @@ class LazyEngine {
   }
   LazyEngine(const LazyEngine&) = delete;
 
-  // [segments]
   /// Runs the next tokens, one graph for each segment. Returns the logits after the last one.
-  std::vector<float> run(std::span<const std::int32_t> tokens) {
-    check_room(forward_.room(), sequence_.length(), std::ssize(tokens));
-    const auto embeddings = step_.begin(context_, sequence_, pruner_, std::ssize(tokens));
-    step_.guard([&] { forward_.embed(tokens, embeddings.data); });
-    bool cut = false;  // whether the feed-forward of the layer before has yet to run
-    for (Index layer = 0; layer < std::ssize(layers_);) {
-      const auto segment = step_.segment();
-      step_.guard([&] {
-        if (step_.plan().rows() > 0) {
-          const Blocks blocks{2 * segment.first - (cut ? 1 : 0), 2 * segment.last + (segment.rows_change ? 1 : 2)};
-          forward_.run(blocks, attended(step_.plan()), step_.hidden().data);
-        }
-        for (; layer <= segment.last; ++layer) step_.advance(context_, layers_[static_cast<std::size_t>(layer)]);
-      });
-      cut = segment.rows_change;
-    }
-    const auto output = step_.end();
-    return forward_.logits(output.rows.data, output.rows.rows);
-  }
-  // [segments-end]
+  std::vector<float> run(std::span<const std::int32_t> tokens);
 
   /// Forgets all tokens.
   void clear() { sequence_.clear(); }
@@ -91,5 +72,27 @@ class LazyEngine {
   lazyllm::Step<lazyllm::cpu::Sequence<float>, Pruner> step_;
   lazyllm::cpu::Context context_;
 };
+
+// [segments]
+inline std::vector<float> LazyEngine::run(std::span<const std::int32_t> tokens) {
+  check_room(forward_.room(), sequence_.length(), std::ssize(tokens));
+  const auto embeddings = step_.begin(context_, sequence_, pruner_, std::ssize(tokens));
+  step_.guard([&] { forward_.embed(tokens, embeddings.data); });
+  bool cut = false;  // whether the feed-forward of the layer before has yet to run
+  for (Index layer = 0; layer < std::ssize(layers_);) {
+    const auto segment = step_.segment();
+    step_.guard([&] {
+      if (step_.plan().rows() > 0) {
+        const Blocks blocks{2 * segment.first - (cut ? 1 : 0), 2 * segment.last + (segment.rows_change ? 1 : 2)};
+        forward_.run(blocks, attended(step_.plan()), step_.hidden().data);
+      }
+      for (; layer <= segment.last; ++layer) step_.advance(context_, layers_[static_cast<std::size_t>(layer)]);
+    });
+    cut = segment.rows_change;
+  }
+  const auto output = step_.end();
+  return forward_.logits(output.rows.data, output.rows.rows);
+}
+// [segments-end]
 
 }  // namespace ggml_engine
