@@ -24,8 +24,7 @@ Reference make_reference(AnyDecoder& dense, std::vector<TokenId> prompt, Index m
 double kl_divergence(std::span<const float> p, std::span<const float> q);
 
 /// Runs the prompt from an empty sequence on and feeds the dense run's tokens, whatever the pruned run would have
-/// chosen: so every position is compared after the same text. A choice that the dense run finds at least half as likely
-/// as its own counts as equal: there it hardly decides itself, and rounding alone can turn it.
+/// chosen: so every position is compared after the same text.
 Outcome agree(AnyDecoder& lazy, const Reference& reference);
 
 }  // namespace llama

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -31,21 +30,22 @@
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/progress.hpp"
+#include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
 
 namespace {
 
 using namespace llama;
 
-/// The losses of the presets that are written, in percent.
-constexpr std::array percents = {1, 5, 10};
-
 struct Options {
   ModelOptions model;
   std::string data, out;
   Index prompts_limit = 32;
+  Index prompt_tokens = 0;
   Index tokens = 16;
   Index runs = 64;
+  std::vector<double> speedups = {1.5, 2.34, 3};
+  PruningOptions pruning{"", {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule there is none
   bool resume = false;
 
   std::string log() const { return out + ".log.jsonl"; }
@@ -54,17 +54,18 @@ struct Options {
   void check_outputs() const {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
+    if (const std::string file = schedule_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
   }
 };
 
 struct EncodedPrompt {
   std::vector<TokenId> tokens;
-  std::string category;
   Index most = 0;  // tokens to compare
+  bool held_out = false;
 };
 
-/// The first prompts, cut in the middle where they and the answer do not fit the model.
+/// The first prompts, cut in the middle where they are too long or, with the answer, do not fit the model.
 std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelConfig& config,
                                           const Tokenizer& tokenizer) {
   const Index longest = longest_sequence(config) - options.tokens;
@@ -72,12 +73,17 @@ std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelCon
     fail("--tokens ", options.tokens, " is out of range 1 to ", longest + options.tokens - 2,
          ": what the model can run, less a prompt");
   }
+  const Index most = options.prompt_tokens == 0 ? longest : std::min(longest, options.prompt_tokens);
   std::vector<Prompt> prompts = read_prompts(options.data);
   prompts.resize(std::min(prompts.size(), static_cast<std::size_t>(options.prompts_limit)));
+  if (prompts.size() < 2) {
+    fail("--data ", options.data, " has ", prompts.size(), " prompt to use, at least 2 are needed: half is held out");
+  }
+  const std::vector<bool> is_held_out = held_out(prompts);
   std::vector<EncodedPrompt> encoded;
-  for (Prompt& prompt : prompts) {
-    encoded.push_back({cut_middle(tokenizer.encode(prompt.text, true), longest), std::move(prompt.category),
-                       std::min(options.tokens, prompt.max_tokens.value_or(options.tokens))});
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    encoded.push_back({cut_middle(tokenizer.encode(prompts[i].text, true), most),
+                       std::min(options.tokens, prompts[i].max_tokens.value_or(options.tokens)), is_held_out[i]});
   }
   return encoded;
 }
@@ -100,23 +106,34 @@ class Calibration {
     const auto dense = with_memory_for_keys(model_->config(), options.model.placement.dtype, capacity_,
                                             [&] { return model_->dense(capacity_); });
     ProgressBar progress(std::ssize(prompts));
+    std::ranges::stable_partition(prompts, [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
+      searched_ += prompt.held_out ? 0 : 1;
       references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop));
-      search_prompts_.push_back({std::move(prompt.category), std::ssize(references_.back().tokens)});
       progress.advance(false, "dense");
     }
   }
 
   void run() {
     log_.start(settings(), std::ssize(references_), model_->config().layers);
-    const SearchResult found = search();
-    const auto name = std::filesystem::canonical(options_.model.path).filename().string();
+    const bool given = !options_.pruning.schedule.empty();
+    const Index most = (given ? 1 : options_.runs) * searched_;
+    const Index held_out = std::ssize(references_) - searched_;
+    ProgressBar progress(most + (given ? 1 : std::ssize(options_.speedups)) * held_out);
     std::vector<NamedPreset> presets;
-    for (std::size_t i = 0; i < percents.size(); ++i) {
-      presets.push_back({fmt::format("{}%", percents[i]), found.best[i], ttft_speedup(found.best[i].preset)});
+    for (Candidate& found : given ? measured(progress) : search(progress, most)) {
+      const std::string name =
+          given ? fmt::format("{:.2f}x", found.ideal_speedup) : fmt::format("{:g}x", options_.speedups[presets.size()]);
+      std::vector<Outcome> outcomes;
+      for (Index prompt = searched_; prompt < std::ssize(references_); ++prompt) {
+        outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
+      }
+      const double ttft = ttft_speedup(found.preset);
+      presets.push_back({name, std::move(found), summarize(outcomes), ttft});
     }
-    const auto file = schedule_file(name, model_->config().layers, presets, found.front);
-    out_.commit(json_text(file, 2) + "\n");
+    progress.clear();
+    const auto name = std::filesystem::canonical(options_.model.path).filename().string();
+    out_.commit(json_text(schedule_file(name, model_->config().layers, presets), 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 
@@ -134,6 +151,7 @@ class Calibration {
             {"device", options_.model.placement.device},
             {"dtype", options_.model.placement.dtype},
             {"prompts", references_.size()},
+            {"prompt_tokens", options_.prompt_tokens},
             {"tokens", options_.tokens},
             {"fingerprint", fingerprint.value()}};
   }
@@ -146,38 +164,58 @@ class Calibration {
     return sum;
   }
 
-  SearchResult search() {
-    const Index most = options_.runs * std::ssize(references_);
-    ProgressBar progress(most);
-    std::string current;
-    std::unique_ptr<AnyDecoder> decoder;
-    const double dense = operations({});
-    const SearchProblem problem{
-        .layers = model_->config().layers,
-        .prompts = search_prompts_,
-        .ideal_speedup = [&](const lazyllm::Preset& preset) { return dense / operations(preset); },
-        .evaluate =
-            [&](const lazyllm::Preset& preset, Index prompt) {
-              const std::string text = lazyllm::to_text(preset.schedule) + "  " + lazyllm::to_text(preset.score);
-              const Outcome* const earlier = log_.find(preset, prompt);
-              if (earlier != nullptr) {
-                progress.advance(true, text);
-                return *earlier;
-              }
-              if (const std::string key = nlohmann::json(preset).dump(); key != current) {
-                decoder.reset();  // before the next one takes its memory
-                decoder = model_->lazy(capacity_, make_pruner(preset));
-                current = key;
-              }
-              const Outcome outcome = agree(*decoder, references_[static_cast<std::size_t>(prompt)]);
-              log_.add(preset, prompt, outcome);
-              progress.advance(false, text);
-              return outcome;
-            },
+  Outcome outcome(const lazyllm::Preset& preset, Index prompt, ProgressBar& progress, const std::string& label) {
+    const std::string text = fmt::format("{}{}, now {}  {}", label, best_, lazyllm::to_text(preset.schedule),
+                                         lazyllm::to_text(preset.score));
+    if (const Outcome* const earlier = log_.find(preset, prompt)) {
+      progress.advance(true, text);
+      return *earlier;
+    }
+    if (std::string key = nlohmann::json(preset).dump(); key != current_) {
+      decoder_.reset();  // before the next one takes its memory
+      decoder_ = model_->lazy(capacity_, make_pruner(preset));
+      current_ = std::move(key);
+    }
+    const Outcome result = agree(*decoder_, references_[static_cast<std::size_t>(prompt)]);
+    log_.add(preset, prompt, result);
+    progress.advance(false, text);
+    return result;
+  }
+
+  double ideal_speedup(const lazyllm::Preset& preset) const { return operations({}) / operations(preset); }
+
+  /// The preset that is given, in place of those that a search would find.
+  std::vector<Candidate> measured(ProgressBar& progress) {
+    const PruningOptions pruning = resolved(options_.pruning, model_->config().layers);
+    const lazyllm::Preset preset{
+        .schedule = lazyllm::parse_schedule(pruning.schedule),
+        .score = lazyllm::parse_score(*pruning.score),
+        .protect_first = *pruning.protect_first,
+        .protect_last = *pruning.protect_last,
+        .max_revived = pruning.max_revived.value_or(lazyllm::Selection::unlimited),
+        .decode_revived = pruning.decode_revived,
     };
-    std::vector<double> losses;
-    for (const int percent : percents) losses.push_back(percent / 100.0);
-    return llama::search(problem, losses, most);
+    std::vector<Outcome> outcomes;
+    for (Index prompt = 0; prompt < searched_; ++prompt) outcomes.push_back(outcome(preset, prompt, progress, "given"));
+    return {{preset, ideal_speedup(preset), summarize(outcomes)}};
+  }
+
+  std::vector<Candidate> search(ProgressBar& progress, Index most) {
+    return llama::search({
+                             .layers = model_->config().layers,
+                             .prompts = searched_,
+                             .ideal_speedup = [&](const lazyllm::Preset& preset) { return ideal_speedup(preset); },
+                             .evaluate = [&](const lazyllm::Preset& preset,
+                                             Index prompt) { return outcome(preset, prompt, progress, "search"); },
+                             .found =
+                                 [&](const Candidate& better) {
+                                   best_ = fmt::format(", best at {:.2f}x {} {}: KL {:.4f}, top-1 {:.1f} %",
+                                                       better.ideal_speedup, lazyllm::to_text(better.preset.schedule),
+                                                       lazyllm::to_text(better.preset.score), better.agreement.kl,
+                                                       100 * better.agreement.top1);
+                                 },
+                         },
+                         options_.speedups, most);
   }
 
   /// Of dense and pruned prefills in turn: medians of each prompt, of a few prompts.
@@ -206,18 +244,19 @@ class Calibration {
   }
 
   static std::string described(const NamedPreset& named) {
-    const auto& [preset, ideal, agreement] = named.candidate;
-    const std::string schedule = nlohmann::json(preset).at("schedule");
-    std::string text = fmt::format("{:>3}: {}, score {}, protected {} + {}\n", named.name, schedule,
-                                   lazyllm::to_text(preset.score), preset.protect_first, preset.protect_last);
-    text += fmt::format("     loss {:.2f} % of {} after {}, first tokens equal {:.1f} %, KL {:.4f} nats\n",
-                        100 * agreement.loss, counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"),
-                        100 * agreement.first_token_match, agreement.kl);
-    for (const auto& [category, loss] : agreement.category_loss) {
-      if (!category.empty()) text += fmt::format("       {}: loss {:.2f} %\n", printable(category), 100 * loss);
-    }
-    return text +
-           fmt::format("     TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup, ideal);
+    const lazyllm::Preset& preset = named.candidate.preset;
+    const auto figures = [](const Agreement& agreement) {
+      return fmt::format("KL {:.4f} ({:.4f} to {:.4f}) nats, top-1 {:.1f} % ({:.1f} to {:.1f}) of {} after {}",
+                         agreement.kl, agreement.kl_interval.low, agreement.kl_interval.high, 100 * agreement.top1,
+                         100 * agreement.top1_interval.low, 100 * agreement.top1_interval.high,
+                         counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"));
+    };
+    return fmt::format("{}: {}, score {}, protected {} + {}\n", named.name, lazyllm::to_text(preset.schedule),
+                       lazyllm::to_text(preset.score), preset.protect_first, preset.protect_last) +
+           fmt::format("  held out: {}\n  searched: {}\n", figures(named.held_out),
+                       figures(named.candidate.agreement)) +
+           fmt::format("  TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup,
+                       named.candidate.ideal_speedup);
   }
 
   Options options_;
@@ -226,7 +265,10 @@ class Calibration {
   std::unique_ptr<AnyModel> model_;
   Index capacity_;
   std::vector<Reference> references_;
-  std::vector<SearchPrompt> search_prompts_;  // of the references
+  Index searched_ = 0;   // the first so many of them; the others are held out
+  std::string current_;  // preset of the decoder
+  std::unique_ptr<AnyDecoder> decoder_;
+  std::string best_;  // in words
 };
 
 void calibrate(const Options& options) {
@@ -241,16 +283,16 @@ void calibrate(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Finds schedules for dynamic token pruning (arXiv 2407.14057) that are fast and agree with dense inference, and "
-      "writes presets for losses of 1 %, 5 % and 10 %. The loss is the share of the dense run's greedy tokens from the "
-      "first on that the pruned run would not have chosen (a choice that dense finds half as likely as its own counts "
-      "as its own), averaged over the categories that the prompts name; no category loses more than three times the "
-      "preset's loss, or one token.",
+      "Finds schedules for dynamic token pruning (arXiv 2407.14057) that agree with dense inference: for each speedup "
+      "by "
+      "operation count the preset with the smallest KL divergence of the next token's distribution, teacher-forced on "
+      "the dense run's greedy tokens. Every second prompt of each category is held out of the search, and its figures "
+      "go into the preset. With --schedule nothing is searched: that preset is measured in the same way.",
       "lazyllm-calibrate");
   add_model_options(app, options.model);
   add_path(app, "--data", options.data,
-           "prompts: JSON lines (*.jsonl) with a prompt and, if they have them, a category or dataset and the "
-           "answer's max_tokens; a text file that is one prompt; or a folder of both. Longer ones than the model "
+           "prompts: JSON lines (*.jsonl) with a prompt and, if they have it, the answer's max_tokens; a text file "
+           "that is one prompt; or a folder of both. Longer ones than the model "
            "can run lose their middle")
       ->required();
   add_path(app, "--out", options.out,
@@ -259,11 +301,16 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   add_number(app, "--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn",
              {.least = 1});
+  add_number(app, "--prompt-tokens", options.prompt_tokens,
+             "cut longer prompts in the middle; 0: what the model can run", {.least = 0});
+  add_pruning_options(app, options.pruning);
+  app.get_option("--schedule")->default_str("search");
+  add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0});
   add_number(app, "--tokens", options.tokens,
              "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less", {.least = 1});
   add_number(app, "--runs", options.runs,
-             "work of the search at most, in passes over all prompts; a trial that fails early counts in part. 30 or "
-             "more find good schedules",
+             "work of the search at most, in passes over the prompts that it searches with; a trial that fails early "
+             "counts in part. 20 for each speedup find good schedules",
              {1, 1'000'000});
   app.add_flag("--resume", options.resume,
                "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
@@ -61,6 +62,16 @@ std::vector<Prompt> prompts_in(const fs::path& path) {
 }  // namespace
 
 std::vector<fs::path> prompt_files(const fs::path& path) { return files_at(path, {".jsonl", ".txt"}); }
+
+std::vector<bool> held_out(const std::vector<Prompt>& prompts) {
+  std::map<std::string, std::size_t> next;  // of each category
+  std::vector<bool> result;
+  for (const Prompt& prompt : prompts) {
+    const std::size_t categories = next.size();
+    result.push_back(next.emplace(prompt.category, categories).first->second++ % 2 == 1);
+  }
+  return result;
+}
 
 std::vector<Prompt> read_prompts(const fs::path& path) {
   std::vector<std::vector<Prompt>> files;

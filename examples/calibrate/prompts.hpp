@@ -18,6 +18,9 @@ struct Prompt {
   std::optional<Index> max_tokens;  ///< of the answer, where the file says it
 };
 
+/// Which prompts are held out of a search: of each category every second one, of every second category the first.
+std::vector<bool> held_out(const std::vector<Prompt>& prompts);
+
 /// The prompts of a file, or of all *.jsonl and *.txt in a folder, one of each file in turn. A *.jsonl has a JSON
 /// object on each line, with a text `prompt` and, if it is there, a text `category` or `dataset` and a number
 /// `max_tokens`; any other file is one prompt. Throws `lazyllm::invalid_argument` or

@@ -10,29 +10,24 @@ using Json = nlohmann::ordered_json;
 /// Six decimals, so that people can read the file.
 double rounded(double value) { return std::round(value * 1e6) / 1e6; }
 
-Json to_json(const Candidate& candidate) {
-  Json json = candidate.preset;
-  const Agreement& agreement = candidate.agreement;
-  json["measured"] = {{"loss", rounded(agreement.loss)}, {"first_token_match", rounded(agreement.first_token_match)},
-                      {"kl", rounded(agreement.kl)},     {"ideal_ttft_speedup", rounded(candidate.ideal_speedup)},
-                      {"prompts", agreement.prompts},    {"tokens", agreement.tokens}};
-  for (const auto& [category, loss] : agreement.category_loss) {
-    if (!category.empty()) json["measured"]["category_loss"][category] = rounded(loss);
-  }
-  return json;
+Json to_json(const Agreement& agreement) {
+  const auto interval = [](const Interval& of) { return Json{rounded(of.low), rounded(of.high)}; };
+  return {{"kl", rounded(agreement.kl)},     {"kl_95%", interval(agreement.kl_interval)},
+          {"top1", rounded(agreement.top1)}, {"top1_95%", interval(agreement.top1_interval)},
+          {"prompts", agreement.prompts},    {"tokens", agreement.tokens}};
 }
 
 }  // namespace
 
-Json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets,
-                   const std::vector<Candidate>& front) {
+Json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets) {
   Json file = {{"format", 1}, {"model", model}, {"layers", layers}, {"default", presets.at(0).name}};
-  for (const NamedPreset& preset : presets) {
-    file["presets"][preset.name] = to_json(preset.candidate);
-    file["presets"][preset.name]["measured"]["ttft_speedup"] = rounded(preset.ttft_speedup);
+  for (const auto& [name, candidate, held_out, ttft_speedup] : presets) {
+    Json& preset = file["presets"][name] = candidate.preset;
+    preset["measured"] = {{"ideal_ttft_speedup", rounded(candidate.ideal_speedup)},
+                          {"ttft_speedup", rounded(ttft_speedup)},
+                          {"held_out", to_json(held_out)},
+                          {"searched", to_json(candidate.agreement)}};
   }
-  file["front"] = Json::array();
-  for (const Candidate& candidate : front) file["front"].push_back(to_json(candidate));
   return file;
 }
 

@@ -12,11 +12,11 @@ namespace llama {
 struct NamedPreset {
   std::string name;
   Candidate candidate;
+  Agreement held_out;       ///< over prompts that the search has not seen
   double ttft_speedup = 1;  ///< by the clock
 };
 
 /// What `--schedule @FILE` reads. `presets` must not be empty; the first one is the default.
-nlohmann::ordered_json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets,
-                                     const std::vector<Candidate>& front);
+nlohmann::ordered_json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets);
 
 }  // namespace llama

@@ -173,7 +173,7 @@ class Forward::Graph {
   }
 
   // [scores]
-  ggml_tensor* probabilities(Index l, Index first, ggml_tensor* key_list, ggml_tensor* mask) {
+  ggml_tensor* probabilities(Index l, Index first, Heads heads, ggml_tensor* key_list, ggml_tensor* mask) {
     const Shape& shape = forward_.shape();
     const Cells& cells = forward_.cells_[static_cast<std::size_t>(l)];
     ggml_tensor* const query =
@@ -182,7 +182,9 @@ class Forward::Graph {
     ggml_tensor* const keys = ggml_get_rows(context(), cells.keys, key_list);
     ggml_tensor* p = ggml_mul_mat(context(), by_head(keys, shape.kv_heads), by_head(query, shape.heads));
     p = ggml_soft_max_ext(context(), p, mask, 1 / std::sqrt(static_cast<float>(shape.head_dim)), /*max_bias=*/0);
-    return ggml_mean(context(), ggml_cont(context(), ggml_permute(context(), p, 1, 2, 0, 3)));
+    p = ggml_cont(context(), ggml_permute(context(), p, 1, 2, 0, 3));
+    const auto all = static_cast<int>(shape.heads);
+    return heads == Heads::mean ? ggml_mean(context(), p) : ggml_pool_1d(context(), p, GGML_OP_POOL_MAX, all, all, 0);
   }
   // [scores-end]
 
@@ -231,7 +233,7 @@ void Forward::reserve() {
     graph.reserve();
   }
   Graph graph(*this);
-  graph.output(graph.probabilities(0, 0, graph.input(GGML_TYPE_I32, room_.context),
+  graph.output(graph.probabilities(0, 0, Heads::mean, graph.input(GGML_TYPE_I32, room_.context),
                                    graph.input(GGML_TYPE_F16, room_.context, room_.queries)));
   graph.reserve();
 }
@@ -337,7 +339,8 @@ std::vector<float> Forward::logits(const float* hidden, Index rows) {
 }
 
 // [scores]
-std::vector<float> Forward::probabilities(Index layer, Index first_kept, Index count, const Attended& attended) {
+std::vector<float> Forward::probabilities(Index layer, Index first_kept, Index count, Heads heads,
+                                          const Attended& attended) {
   const Index rows = std::ssize(attended.positions), kept = std::min(room_.queries, rows);
   if (first_kept < 0 || count < 1 || first_kept + count > kept) {
     throw std::runtime_error(
@@ -349,7 +352,7 @@ std::vector<float> Forward::probabilities(Index layer, Index first_kept, Index c
   Graph graph(*this);
   ggml_tensor* const key_list = graph.input(GGML_TYPE_I32, columns);
   ggml_tensor* const mask = graph.input(GGML_TYPE_F16, columns, count);
-  ggml_tensor* const result = graph.output(graph.probabilities(layer, first_kept, key_list, mask));
+  ggml_tensor* const result = graph.output(graph.probabilities(layer, first_kept, heads, key_list, mask));
   graph.allocate();
   set(key_list, attended.keys.data());
   fill_mask(mask_, columns, limits);

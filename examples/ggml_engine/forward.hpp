@@ -24,6 +24,9 @@ struct Blocks {
   Index first = 0, end = 0;
 };
 
+/// How the attention probabilities of the query heads become one.
+enum class Heads { mean, max };
+
 /// What a forward pass has room for.
 struct Room {
   Index context = 4096;                  ///< tokens of the sequence
@@ -58,8 +61,8 @@ class Forward {
   std::vector<float> logits(const float* hidden, Index rows);
 
   /// For `count` of the rows whose Q the last `run` has kept, counted from the first one kept: the attention
-  /// probabilities of each key in `layer`, mean over the query heads, `[count x keys]`.
-  std::vector<float> probabilities(Index layer, Index first_kept, Index count, const Attended& attended);
+  /// probabilities of each key in `layer`, mean or highest of the query heads, `[count x keys]`.
+  std::vector<float> probabilities(Index layer, Index first_kept, Index count, Heads heads, const Attended& attended);
 
   ggml_tensor* keys(Index layer) { return cells_[static_cast<std::size_t>(layer)].keys; }  ///< `[kv_width, context]`
   ggml_tensor* values(Index layer) {

@@ -29,7 +29,8 @@ struct Scored {
   void token_scores(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, const lazyllm::ScoreWindow& window,
                     std::span<float> scores) {
     const Index first_kept = plan.rows() - std::min(forward->room().queries, plan.rows());
-    const auto rows = forward->probabilities(layer, window.first_row - first_kept, window.rows, attended(plan));
+    const Heads heads = window.heads == lazyllm::Reduce::max ? Heads::max : Heads::mean;
+    const auto rows = forward->probabilities(layer, window.first_row - first_kept, window.rows, heads, attended(plan));
     for (std::size_t key = 0; key < scores.size(); ++key) {
       float score = 0;
       for (std::size_t i = key; i < rows.size(); i += scores.size()) {

@@ -28,6 +28,7 @@
 #include "lazyllm/policy/wrappers.hpp"
 #include "lazyllm/pruner/batch_pruner.hpp"
 #include "lazyllm/pruner/preset.hpp"
+#include "lazyllm/pruner/recommended.hpp"
 #include "lazyllm/pruner/text.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"
 #include "lazyllm/score/attention_score.hpp"

@@ -43,9 +43,9 @@ void copies_rows() {
       for (std::size_t i = 0; i < from.size(); ++i) {
         std::copy_n(source.begin() + from[i] * (width + gap), width, expected.begin() + to[i] * width);
       }
-      copy_one(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
-               std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
-               std::span<const Index>(to));
+      copy_rows(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
+                std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
+                std::span<const Index>(to));
       CHECK(out.download() == expected);
     }
   }
@@ -102,12 +102,20 @@ inline std::vector<Index> sorted_selection(const SelectionTask& task, const std:
   std::stable_partition(order.begin(), order.end(), is_protected);
   const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
   double held = 0;
-  std::vector<Index> kept;
+  std::vector<Index> chosen;
   for (const Index i : order) {
-    const bool enough = task.by_share ? held >= (task.p - 1e-9) * total : std::ssize(kept) >= task.k;
+    const bool enough = task.by_share ? held >= (task.p - 1e-9) * total : std::ssize(chosen) >= task.k;
     if (enough && !is_protected(i)) break;
-    kept.push_back(i);
+    chosen.push_back(i);
     held += score(i);
+  }
+  std::vector<Index> kept;
+  Index revived = 0;
+  for (const Index i : chosen) {
+    const bool revives = !task.revives.empty() && task.revives[static_cast<std::size_t>(i)] != 0;
+    if (revives && revived >= task.max_revived && !is_protected(i)) continue;
+    kept.push_back(i);
+    revived += revives;
   }
   std::ranges::sort(kept);
   return kept;
@@ -157,6 +165,15 @@ void selects_small_cases() {
   CHECK(kept({.by_share = true, .p = 0.5, .protect_before = 1, .protect_from = 9}) == Kept{0, 1, 3, 5});
   CHECK(kept({.by_share = true, .p = 0.7, .protect_from = 8}) == Kept{1, 3, 4, 5});
   CHECK(kept({.by_share = true, .p = 1, .protect_from = 9}) == Kept{0, 1, 2, 3, 4, 5});
+  const std::vector<std::uint8_t> revives{1, 1, 1, 1, 0, 1};
+  for (const auto& [limit, expected] : {std::pair<Index, Kept>{0, {4, 5}},
+                                        {1, {4, 5}},
+                                        {2, {1, 4, 5}},
+                                        {3, {1, 3, 4, 5}},
+                                        {4, {0, 1, 3, 4, 5}},
+                                        {5, {0, 1, 3, 4, 5}}}) {
+    CHECK(kept({.k = 5, .protect_from = 9, .revives = revives, .max_revived = limit}) == expected);
+  }
 }
 
 template <class Memory>
@@ -187,12 +204,16 @@ struct SelectionProblem {
     }
     mask.resize(random() % 3 == 0 ? random() % 30 : 0);
     for (auto& entry : mask) entry = random() % 4 == 0;
+    if (random() % 2 == 0) revives.resize(keys.size());
+    for (auto& entry : revives) entry = random() % 3 == 0;
     task = {.by_share = random() % 2 == 0,
             .k = static_cast<Index>(random()) % std::ssize(keys) + 1,
             .p = static_cast<double>(random() % 1000 + 1) / 1000,
             .protect_before = random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0,
             .protect_from = tokens - (random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0),
             .protect_mask = mask,
+            .revives = revives,
+            .max_revived = static_cast<Index>(random()) % (std::ssize(keys) / 4 + 2),
             .keys = keys};
   }
   SelectionProblem(const SelectionProblem&) = delete;  // the task points into it
@@ -202,6 +223,7 @@ struct SelectionProblem {
   std::vector<Position> keys;
   std::vector<float> scores;
   std::vector<std::uint8_t> mask;
+  std::vector<std::uint8_t> revives;
   SelectionTask task;
 };
 
@@ -411,6 +433,8 @@ void scores_attention() {
       const std::vector<float> scores = problem.template scores<Memory>(reduce);
       CHECK(worst_error(scores, problem.template scores<PlainMemory>(reduce)) < 1e-5);
       CHECK(problem.template scores<Memory>(reduce, 8) == scores);
+      const std::vector<float> highest = problem.template scores<Memory>(reduce, 0, Reduce::max);
+      CHECK(worst_error(highest, problem.template scores<PlainMemory>(reduce, 0, Reduce::max)) < 1e-5);
     }
   }
 }
@@ -449,6 +473,7 @@ void scores_ragged_batches() {
                      .limits = problem.limits,
                      .key_view = problem.key_view(key_memory.back().span().data()),
                      .keys = problem.active,
+                     .heads = i % 3 == 0 ? Reduce::mean : Reduce::max,
                      .reduce = i % 2 == 0 ? Reduce::mean : Reduce::max,
                      .scores = results.back().span()});
     queries.insert(queries.end(), problem.queries.begin(), problem.queries.end());
@@ -459,7 +484,7 @@ void scores_ragged_batches() {
   auto result = results.begin();
   for (std::size_t i = 0; i < problems.size(); ++i, ++result) {
     CAPTURE(i);
-    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce));
+    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce, 0, tasks[i].heads));
   }
 }
 
@@ -507,11 +532,13 @@ void passes_bad_numbers_on() {
         AttentionProblem<float> problem(6, 4, 2, 8, tokens, 1);
         std::fill_n(problem.keys.begin() + problem.active[problem.active.size() / 2] * 16, 16, bad);
         CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce), is_bad));
+        CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce, 0, Reduce::max), is_bad));
       }
       for (Index row = 0; row < 3; ++row) {
         AttentionProblem<float> problem(7, 4, 2, 8, 40, 3);
         problem.queries[problem.at((problem.first_row + row) * 32)] = bad;
         CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce), is_bad));
+        CHECK(std::ranges::any_of(problem.template scores<Memory>(reduce, 0, Reduce::max), is_bad));
       }
     }
   }
@@ -532,13 +559,13 @@ void grows_buffers() {
   auto in = Memory::upload(context, values);
   auto out = Memory::upload(context, std::vector<T>(6));
   const std::vector<Index> rows{0, 1, 2};
-  copy_one(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
-           std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
+            std::span<const Index>(rows));
   const Index before = buffer.rows().rows;
   buffer.reserve(context, before + 1, 2);
   CHECK(buffer.rows().rows >= 2 * before);
-  copy_one(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
-           RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
+            RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
   CHECK(out.download() == values);
   const T* data = buffer.rows().data;
   buffer.reserve(context, 1, 2);

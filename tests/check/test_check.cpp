@@ -26,6 +26,7 @@ enum class Fault {
   swapped_heads,           // in `queries`
   keys_before_rope,        // in `key_view`
   no_window,               // `token_scores` looks at the last row only
+  no_heads,                // `token_scores` gives the mean over the heads, whatever is asked
   reads_other_keys,        // all tokens up to the row's own
   reads_later_keys,        // revived rows see all keys
   suffix_mask,             // revived rows see as many keys as if all rows were the last keys
@@ -167,7 +168,7 @@ QueryRows<float> Block::queries(const LayerPlan&) const {
   const auto scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   QueryRows<float> rows{engine->query_rows.data(), shape.width(), shape.head_dim, shape.heads, shape.head_dim, scale};
   if (engine->fault == Fault::wrong_scale) rows.scale = 1;
-  if (engine->fault == Fault::swapped_heads) rows.head_stride = 0;
+  if (engine->fault == Fault::swapped_heads) rows.head_stride = 1;
   return rows;
 }
 
@@ -177,15 +178,15 @@ ContiguousKeys<float> Block::key_view(const LayerPlan&, Index sequence) const {
   return {keys[at(layer)].data(), shape.kv_width(), shape.head_dim, shape.kv_heads};
 }
 
-/// The mean over the heads for one row, by the model's own arithmetic.
-Vector mean_probabilities(const Engine& engine, const LayerPlan& plan, Index sequence, Index row) {
+/// `[heads x keys]` of one row, by the model's own arithmetic.
+Vector probabilities_of(const Engine& engine, const LayerPlan& plan, Index sequence, Index row) {
   const SequencePlan part = plan.sequence(sequence);
   std::vector<const float*> keys;
   for (const Position p : part.keys.first(at(plan.key_limits()[at(row)]))) {
     keys.push_back(engine.caches[at(sequence)].keys[at(plan.layer())].data() + p * shape.kv_width());
   }
   const float* query = engine.query_rows.data() + row * shape.width();
-  return model.mean_probabilities(Vector(query, query + shape.width()), keys);
+  return model.probabilities(Vector(query, query + shape.width()), keys);
 }
 
 void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window,
@@ -194,10 +195,16 @@ void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const Scor
   const Index last = window.first_row + window.rows;
   const Index first = engine->fault == Fault::no_window ? last - 1 : window.first_row;
   for (Index row = first; row < last; ++row) {
-    const Vector probabilities = mean_probabilities(*engine, plan, window.sequence, row);
-    for (std::size_t i = 0; i < probabilities.size(); ++i) {
-      scores[i] = window.reduce == Reduce::max ? std::max(scores[i], probabilities[i])
-                                               : scores[i] + probabilities[i] / static_cast<float>(last - first);
+    const Vector each = probabilities_of(*engine, plan, window.sequence, row);
+    const auto keys = each.size() / static_cast<std::size_t>(shape.heads);
+    const bool highest = window.heads == Reduce::max && engine->fault != Fault::no_heads;
+    for (std::size_t i = 0; i < keys; ++i) {
+      float of_row = 0;
+      for (std::size_t j = i; j < each.size(); j += keys) {
+        of_row = highest ? std::max(of_row, each[j]) : of_row + each[j] / static_cast<float>(shape.heads);
+      }
+      scores[i] = window.reduce == Reduce::max ? std::max(scores[i], of_row)
+                                               : scores[i] + of_row / static_cast<float>(last - first);
     }
   }
 }
@@ -211,7 +218,7 @@ struct Plain : Engine {
   }
   auto& layers() { return all; }
   Vector probabilities(cpu::Context&, const LayerPlan& plan, Index sequence, Index row) {
-    return mean_probabilities(*this, plan, sequence, row);
+    return probabilities_of(*this, plan, sequence, row);
   }
   std::vector<LazyDecoderLayer<Block, TinyFeedForward<float>>> all;
 };
@@ -282,6 +289,7 @@ TEST_CASE("a fault of what the library scores by is found by the scores alone") 
     CHECK(failed(report_of<Scoring>(fault)) == scores);
   }
   CHECK(failed(report_of<Scoring>(Fault::no_window)) == scores);
+  CHECK(failed(report_of<Scoring>(Fault::no_heads)) == scores);
 }
 
 TEST_CASE("scores that cannot be compared with anything are no success") {
@@ -317,7 +325,8 @@ TEST_CASE("sequences that are mixed up are found in the batch") {
 TEST_CASE("the report says in words what was found") {
   const CheckReport report = report_of<Plain>(Fault::wrong_scale);
   CHECK(report.text().find("passed  work equals depths: ") != std::string::npos);
-  CHECK(report.text().find("FAILED  scores are attention probabilities: layer 0, mean of 1 rows, queries and key_view "
+  CHECK(report.text().find("FAILED  scores are attention probabilities: layer 0, mean of 1 rows, mean of the heads, "
+                           "queries and key_view "
                            "against probabilities: number 0 is ") != std::string::npos);
 }
 

@@ -50,9 +50,10 @@ const std::vector<Case> cases{
      ProtectFirst<AnyPolicy>{ProtectLast<AnyPolicy>{ProtectMask<AnyPolicy>{KeepRatio(schedule), mask}, 3}, 2}},
     {"mean of 4", KeepRatio(schedule), {.last_queries = 4}},
     {"max of 5", KeepTopP(Schedule{{2, 0.7}}), {.last_queries = 5, .reduce = Reduce::max}},
+    {"highest head", KeepRatio(schedule), {.heads = Reduce::max, .last_queries = 3}},
     {"over layers", KeepRatio(schedule), {.over_layers = true}},
     {"pooled", KeepRatio(schedule), {.pooling = 5}},
-    {"all options", KeepTopP(Schedule{{2, 0.8}, {3, 0.8}}), {3, Reduce::max, true, 3}},
+    {"all options", KeepTopP(Schedule{{2, 0.8}, {3, 0.8}}), {Reduce::max, 3, Reduce::max, true, 3}},
     {"budget of revivals", ReviveAtMost<AnyPolicy>{KeepRatio(schedule), 2}},
     // Asked with the tokens of the whole prompt, not of a chunk.
     {"depends on the prompt", [](const PrunePoint& point) {

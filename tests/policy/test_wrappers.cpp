@@ -58,6 +58,22 @@ TEST_CASE("ReviveAtMost limits what is revived; the least of nested limits wins"
   CHECK(ReviveAtMost{ReviveAtMost{half, 9}, 7}(at(40)).max_revived == 7);
 }
 
+TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
+  const KeepComputed policy{half, 7};
+  CHECK(policy(at(40, 2)).k == 20);
+  CHECK(policy(at(40, 2)).max_revived == Selection::unlimited);
+  const Selection selection = policy(at(40, 1));
+  CHECK(selection.kind == Kind::top_k);
+  CHECK(selection.k == 40);
+  CHECK(selection.max_revived == 7);
+  CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 1)).max_revived == 5);
+  CHECK(KeepComputed{KeepAll(), 7}(at(40, 1)).kind == Kind::all);
+  const StaticPruning fixed(Schedule{{2, 0.5}});
+  CHECK(KeepComputed{fixed,
+                     7}({.layers_run = 2, .layers = 6, .active_tokens = 40, .tokens = 41, .new_tokens = 1, .steps = 1})
+            .kind == Kind::not_pruned_before);
+}
+
 TEST_CASE("MinTokens prunes from its length on") {
   const MinTokens policy{half, 10};
   CHECK(policy(at(9)).kind == Kind::all);

@@ -65,6 +65,7 @@ class Random {
     if (chance(0.2)) policy = ProtectLast<AnyPolicy>{policy, between(1, 6)};
     if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
     if (chance(0.3)) policy = ReviveAtMost<AnyPolicy>{policy, between(0, 8)};
+    if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 4)};
     if (chance(0.2)) policy = MinTokens<AnyPolicy>{policy, between(0, 20)};
     if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;
@@ -72,6 +73,7 @@ class Random {
 
   AttentionScore score() {
     AttentionScore score;
+    if (chance(0.3)) score.heads = Reduce::max;
     if (chance(0.3)) score.last_queries = between(2, 6);
     if (chance(0.3)) score.reduce = Reduce::max;
     if (chance(0.2)) score.over_layers = true;

@@ -67,6 +67,10 @@ TEST_CASE("score text: reads what is written") {
   CHECK(parse_score("last") == AttentionScore{});
   CHECK(parse_score("mean:8") == AttentionScore{.last_queries = 8});
   CHECK(parse_score("max:3+pool:5") == AttentionScore{.last_queries = 3, .reduce = max, .pooling = 5});
+  CHECK(parse_score("last+heads:max") == AttentionScore{.heads = max});
+  CHECK(parse_score("mean:32+pool:15+heads:max") == AttentionScore{.heads = max, .last_queries = 32, .pooling = 15});
+  CHECK(to_text(AttentionScore{.heads = max, .last_queries = 4, .over_layers = true, .pooling = 3}) ==
+        "mean:4+heads:max+layers+pool:3");
   CHECK(parse_score("last+layers") == AttentionScore{.over_layers = true});
   CHECK(parse_score("mean:2+pool:7+layers") == AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 7});
 }
@@ -80,6 +84,8 @@ TEST_CASE("score text: text that is none is refused with the part at fault") {
                                                                           {"max:3x", "max:3x"},
                                                                           {"pool:3", "pool:3"},
                                                                           {"last+pool:", "pool:"},
+                                                                          {"last+heads:mean", "heads:mean"},
+                                                                          {"heads:max", "heads:max"},
                                                                           {"last+", ""},
                                                                           {"last+max:3", "max:3"}}) {
     const std::string text = bad.first;

@@ -118,12 +118,13 @@ def parse_schedule(text, layers):
 
 @dataclass
 class Scoring:
-    """'last' | 'mean:N' | 'max:N', then any of '+pool:W' and '+layers'."""
+    """'last' | 'mean:N' | 'max:N', then any of '+heads:max', '+pool:W' and '+layers'."""
 
     combine: str = "mean"
     queries: int = 1
     pool: int = 1
     over_layers: bool = False
+    highest_head: bool = False
 
     @staticmethod
     def parse(text):
@@ -136,6 +137,8 @@ class Scoring:
         for extra in extras:
             if extra == "layers":
                 scoring.over_layers = True
+            elif extra == "heads:max":
+                scoring.highest_head = True
             else:
                 name, width = extra.split(":")
                 assert name == "pool" and int(width) % 2 == 1
@@ -216,9 +219,10 @@ class LazyLLM:
         queries = [position for position in active if position in new and position >= self.length - self.scoring.queries]
         per_query = []
         for query in queries:
-            mean_over_heads = probabilities[query].mean(axis=0)
+            heads = probabilities[query]
+            over_heads = heads.max(axis=0) if self.scoring.highest_head else heads.mean(axis=0)
             seen = [key for key in active if key <= query]
-            of_query = dict(zip(seen, mean_over_heads))
+            of_query = dict(zip(seen, over_heads))
             per_query.append([of_query.get(key, self.model.dtype(0)) for key in active])
         combined = np.mean(per_query, axis=0) if self.scoring.combine == "mean" else np.max(per_query, axis=0)
         return dict(zip(active, combined))

@@ -97,7 +97,9 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   }
   std::vector<float> hidden(static_cast<std::size_t>(4 * width));
   for (float& value : hidden) value = normal(random);
-  std::vector<Vector> probabilities;  // of each row, over the keys that it sees, 0 for the others
+  // Of each row, over the keys that it sees, 0 for the others.
+  std::vector<Vector> probabilities;  // mean over the heads
+  std::vector<Vector> highest;        // of the heads
   for (Index r = 0; r < 4; ++r) {
     const Position row = rows[static_cast<std::size_t>(r)];
     const auto qkv = model.project(0, row, hidden.data() + r * width);
@@ -106,28 +108,38 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
     for (const Position key : keys) {
       if (key <= row) visible.push_back(cache.key(0, key));
     }
-    probabilities.push_back(model.mean_probabilities(qkv.query, visible));
-    probabilities.back().resize(keys.size(), 0);
+    probabilities.emplace_back(keys.size(), 0.0F);
+    highest.emplace_back(keys.size(), 0.0F);
+    const Vector each = model.probabilities(qkv.query, visible);
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      float& mean = probabilities.back()[i % visible.size()];
+      float& most = highest.back()[i % visible.size()];
+      mean += each[i] / static_cast<float>(model.shape().heads);
+      most = std::max(most, each[i]);
+    }
   }
   cpu::Context context;
   TinyAttention<float> block{&model, 0, &batch};
   block.attend(context, plan, RowsView<float>(hidden.data(), 4, width));
 
-  for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
+  for (const auto& [heads, of_rows] : {std::pair{Reduce::mean, &probabilities}, std::pair{Reduce::max, &highest}}) {
     for (Index window = 1; window <= 12; ++window) {
-      CAPTURE(window);
-      std::vector<float> scores(keys.size(), not_a_number);
-      fill({.last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        float expected = 0;
-        float taken = 0;
-        for (std::size_t r = 0; r < 4; ++r) {
-          if (rows[r] < 10 - window) continue;
-          expected = reduce == Reduce::max ? std::max(expected, probabilities[r][i]) : expected + probabilities[r][i];
-          ++taken;
+      for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
+        CAPTURE(window);
+        std::vector<float> scores(keys.size(), not_a_number);
+        fill({.heads = heads, .last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          float expected = 0;
+          float taken = 0;
+          for (std::size_t r = 0; r < 4; ++r) {
+            if (rows[r] < 10 - window) continue;
+            const float of_row = (*of_rows)[r][i];
+            expected = reduce == Reduce::max ? std::max(expected, of_row) : expected + of_row;
+            ++taken;
+          }
+          if (reduce == Reduce::mean) expected /= taken;
+          CHECK(scores[i] == doctest::Approx(expected).epsilon(1e-4));
         }
-        if (reduce == Reduce::mean) expected /= taken;
-        CHECK(scores[i] == doctest::Approx(expected).epsilon(1e-4));
       }
     }
   }
@@ -162,11 +174,22 @@ TEST_CASE("AttentionScore: sizes and strides that cannot be are refused by name"
   CHECK(with([](FreeBlock& b) { b.query_rows.row_stride = -64; }) ==
         where + "row_stride of the queries -64 is out of range, at least 0");
   CHECK(with([](FreeBlock& b) { b.query_rows.head_stride = -1; }) ==
-        where + "head_stride of the queries -1 is out of range, at least 0");
+        where + "head_stride of the queries -1 is out of range, at least 1");
+  CHECK(with([](FreeBlock& b) { b.query_rows.head_stride = 0; }) ==
+        where + "head_stride of the queries 0 is out of range, at least 1");
+  CHECK(with([](FreeBlock& b) {
+          b.query_rows.heads = b.contiguous.kv_heads = 1;
+          b.query_rows.row_stride = b.query_rows.head_stride = b.contiguous.head_stride = 0;
+        }) == "nothing was thrown");
+  for (const float scale : {0.0F, -1.0F, not_a_number}) {
+    CHECK(with([scale](FreeBlock& b) { b.query_rows.scale = scale; }).find("scale ") != std::string::npos);
+  }
+  CHECK(with([](FreeBlock& b) { b.query_rows.scale = 0; }) ==
+        where + "scale 0 of the queries is out of range: finite and above 0");
   CHECK(with([](FreeBlock& b) { b.contiguous.position_stride = -64; }) ==
-        where + "position_stride of K -64 is out of range, at least 0");
+        where + "position_stride of K -64 is out of range, at least 1");
   CHECK(with([](FreeBlock& b) { b.contiguous.head_stride = -8; }) ==
-        where + "head_stride of K -8 is out of range, at least 0");
+        where + "head_stride of K -8 is out of range, at least 1");
   const auto paged = [](const std::function<void(PagedKeys<float>&)>& change) {
     FreePagedBlock block;
     change(block.pages);
@@ -174,7 +197,7 @@ TEST_CASE("AttentionScore: sizes and strides that cannot be are refused by name"
   };
   CHECK(paged([](PagedKeys<float>&) {}) == "nothing was thrown");
   CHECK(paged([](PagedKeys<float>& k) { k.page_stride = -1; }) ==
-        where + "page_stride of K -1 is out of range, at least 0");
+        where + "page_stride of K -1 is out of range, at least 1");
   CHECK(paged([](PagedKeys<float>& k) { k.page_size = 0; }) == where + "page_size 0 of K is out of range, at least 1");
   CHECK(paged([](PagedKeys<float>& k) { k.kv_heads = 3; }).find("8 query heads on 3") != std::string::npos);
 }
@@ -183,11 +206,14 @@ TEST_CASE("AttentionScore: an engine that scores windows itself gets what the li
   std::mt19937 random(6);
   const Schedule schedule{{1, 0.7}, {2, 0.6}, {4, 0.5}};
   for (const Index last_queries : {1, 3, 8}) {
-    for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
+    for (const auto& reduced :
+         {std::pair{Reduce::mean, Reduce::mean}, {Reduce::mean, Reduce::max}, {Reduce::max, Reduce::mean}}) {
+      const Reduce heads = reduced.first;
+      const Reduce reduce = reduced.second;
       for (const bool over_layers : {false, true}) {
         for (const Index pooling : {1, 5}) {
           for (const AnyPolicy& policy : {AnyPolicy(KeepRatio(schedule)), AnyPolicy(KeepTopP(schedule))}) {
-            const AttentionScore score{last_queries, reduce, over_layers, pooling};
+            const AttentionScore score{heads, last_queries, reduce, over_layers, pooling};
             TinyEngine<LibraryScores> library;
             TinyEngine<EngineScores> engine;
             Index windows = 0;
@@ -195,6 +221,7 @@ TEST_CASE("AttentionScore: an engine that scores windows itself gets what the li
               CHECK(scores.size() == plan.sequence(window.sequence).keys.size());
               CHECK(window.rows >= 1);
               CHECK(window.rows <= last_queries);
+              CHECK(window.heads == heads);
               CHECK(window.reduce == reduce);
               windows += window.rows > 1;
             };

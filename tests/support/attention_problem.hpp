@@ -47,14 +47,15 @@ struct AttentionProblem {
 
   /// By the backend of `Memory`; from pages, in reverse order and with gaps, if `page_size` is not 0.
   template <class Memory>
-  std::vector<float> scores(Reduce reduce, Index page_size = 0) const {
+  std::vector<float> scores(Reduce reduce, Index page_size = 0, Reduce over_heads = Reduce::mean) const {
     auto context = Memory::make_context();
     auto query_memory = Memory::upload(context, queries);
     const QueryRows<T> rows = query_rows(query_memory.span().data());
     auto result = Memory::upload(context, std::vector<float>(active.size(), AttentionProblem<float>::poison()));
     if (page_size == 0) {
       auto memory = Memory::upload(context, keys);
-      score_one(context, rows, first_row, limits, key_view(memory.span().data()), active, reduce, result.span());
+      score_one(context, rows, first_row, limits, key_view(memory.span().data()), active, reduce, result.span(),
+                over_heads);
       return result.download();
     }
     const Index pages = (active.back() + page_size) / page_size;
@@ -71,7 +72,7 @@ struct AttentionProblem {
     auto device_table = Memory::upload(context, table);
     const PagedKeys<T> view{
         memory.span().data(), device_table.span().data(), page_size, page_stride, key_width(), head_dim, kv_heads};
-    score_one(context, rows, first_row, limits, view, active, reduce, result.span());
+    score_one(context, rows, first_row, limits, view, active, reduce, result.span(), over_heads);
     return result.download();
   }
 

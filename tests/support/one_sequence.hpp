@@ -11,23 +11,17 @@ namespace lazyllm::test {
 /// The scores of one sequence by `context`'s backend.
 template <class Context, class T, class Keys>
 void score_one(Context& context, const QueryRows<T>& queries, Index first_row, std::span<const Position> limits,
-               const Keys& key_view, Positions keys, Reduce reduce, std::span<float> scores) {
+               const Keys& key_view, Positions keys, Reduce reduce, std::span<float> scores,
+               Reduce heads = Reduce::mean) {
   attention_scores(context, queries, 1, [&](Index) {
     return ScoreTask<Keys>{.first_row = first_row,
                            .limits = limits,
                            .key_view = key_view,
                            .keys = keys,
+                           .heads = heads,
                            .reduce = reduce,
                            .scores = scores};
   });
-}
-
-/// Copies row `from[i]` of `source` to row `to[i]` of `target` by `context`'s backend.
-template <class Context, class T>
-void copy_one(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
-              std::span<const Index> to) {
-  const RowCopy<T> copy{source, from, target, to};
-  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
 }
 
 }  // namespace lazyllm::test

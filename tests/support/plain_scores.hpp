@@ -21,7 +21,7 @@ struct HostArray {
 /// Where scores are computed in plain loops: the reference, and the same numbers for every backend that is given them.
 struct PlainScores {};
 
-/// Equation 1 in double precision: a softmax for each row and head, its mean over the heads, then the window.
+/// Equation 1 in double precision: a softmax for each row and head, reduced over the heads, then over the window.
 template <class T, class TaskOf>
 void attention_scores(PlainScores&, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
   for (Index t = 0; t < count; ++t) {
@@ -29,7 +29,7 @@ void attention_scores(PlainScores&, const QueryRows<T>& queries, Index count, co
     std::vector<double> result(task.keys.size(), 0);
     const auto rows = static_cast<double>(task.limits.size());
     for (std::size_t row = 0; row < task.limits.size(); ++row) {
-      std::vector<double> mean(result.size(), 0);
+      std::vector<double> of_row(result.size(), 0);
       for (Index head = 0; head < queries.heads; ++head) {
         const T* const query = queries.query(task.first_row + static_cast<Index>(row), head);
         std::vector<double> logits;
@@ -44,10 +44,14 @@ void attention_scores(PlainScores&, const QueryRows<T>& queries, Index count, co
         const double highest = *std::ranges::max_element(logits);
         double sum = 0;
         for (double& logit : logits) sum += logit = std::exp(logit - highest);
-        for (std::size_t i = 0; i < logits.size(); ++i) mean[i] += logits[i] / sum / static_cast<double>(queries.heads);
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+          const double of_head = logits[i] / sum;
+          of_row[i] = task.heads == Reduce::max ? std::max(of_row[i], of_head)
+                                                : of_row[i] + of_head / static_cast<double>(queries.heads);
+        }
       }
-      for (std::size_t i = 0; i < mean.size(); ++i) {
-        result[i] = task.reduce == Reduce::max ? std::max(result[i], mean[i]) : result[i] + mean[i] / rows;
+      for (std::size_t i = 0; i < of_row.size(); ++i) {
+        result[i] = task.reduce == Reduce::max ? std::max(result[i], of_row[i]) : result[i] + of_row[i] / rows;
       }
     }
     std::ranges::transform(result, task.scores.begin(), [](double score) { return static_cast<float>(score); });

@@ -108,15 +108,15 @@ class TinyModel {
     return times(output_, normalised(hidden));
   }
 
-  /// Attention probabilities of `query`, mean over the heads.
+  /// Attention probabilities of `query`: `[heads x keys]`.
   template <class K>
-  Vector mean_probabilities(const Vector& query, const std::vector<const K*>& keys) const {
-    Vector mean(keys.size(), 0);
+  Vector probabilities(const Vector& query, const std::vector<const K*>& keys) const {
+    Vector all;
     for (Index head = 0; head < shape_.heads; ++head) {
       const Vector p = probabilities(query, keys, head);
-      for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / static_cast<float>(shape_.heads);
+      all.insert(all.end(), p.begin(), p.end());
     }
-    return mean;
+    return all;
   }
 
  private:
@@ -322,7 +322,8 @@ class PlainlyScored {
     const auto first = static_cast<std::size_t>(window.first_row - part.first_row);
     score_one(plain, on_host(block_).queries(plan), window.first_row,
               part.key_limits.subspan(first, static_cast<std::size_t>(window.rows)),
-              on_host(block_).key_view(plan, window.sequence), part.keys, window.reduce, std::span<float>(values));
+              on_host(block_).key_view(plan, window.sequence), part.keys, window.reduce, std::span<float>(values),
+              window.heads);
     Memory::write(context, values, scores.data());
   }
 

@@ -10,10 +10,15 @@
 
 namespace llama {
 
-StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+StatusLine::StatusLine(double seconds) : terminal_(isatty(STDERR_FILENO) == 1), seconds_(seconds) {}
 
 void StatusLine::show(const std::string& text) {
-  if (!terminal_) return;
+  if (!terminal_) {
+    if (milliseconds_since(last_) < 1000 * seconds_) return;
+    last_ = Clock::now();
+    print_status(printable(text) + "\n");
+    return;
+  }
   print_status("\r\033[K" + printable(text));
   shown_ = true;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <string>
 
 #include "examples/llama/base.hpp"
@@ -7,10 +8,11 @@
 
 namespace llama {
 
-/// A line on the terminal that is written over and over; nothing where stderr is no terminal.
+/// A line on the terminal that is written over and over. Where stderr is no terminal, nothing, or a line now and then.
 class StatusLine {
  public:
-  StatusLine();
+  /// \param seconds  from one line to the next, and to the first, where stderr is no terminal
+  explicit StatusLine(double seconds = std::numeric_limits<double>::infinity());
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
@@ -22,6 +24,8 @@ class StatusLine {
  private:
   bool terminal_;
   bool shown_ = false;
+  double seconds_;
+  Clock::time_point last_ = Clock::now();
 };
 
 /// `seconds` as 42s, 3m07s or 2h05m.
@@ -31,7 +35,7 @@ std::string short_time(double seconds);
 /// what is left of the time if the other items take as long as those so far.
 std::string progress_text(Index done, Index earlier, Index total, double seconds);
 
-/// A bar in the status line, with the time that is left.
+/// A bar in the status line, with the time that is left; a line a minute where stderr is no terminal.
 class ProgressBar {
  public:
   /// Shows an empty bar for `total` items.
@@ -46,7 +50,7 @@ class ProgressBar {
  private:
   void show(const std::string& label);
 
-  StatusLine line_;
+  StatusLine line_{60};
   Clock::time_point start_ = Clock::now();
   Index total_;
   Index done_ = 0;

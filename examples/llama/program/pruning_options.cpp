@@ -32,11 +32,13 @@ std::string prefixes() {
 void add_pruning_options(CLI::App& app, PruningOptions& options) {
   app.add_option(
          "--schedule", options.schedule,
-         "dense, paper or LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the "
-         "tokens, e.g. 9:0.7,19:0.7,28:0.7); " +
+         "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, paper "
+         "or "
+         "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
+         "9:0.7,19:0.7,28:0.7); " +
              prefixes() +
-             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote, which sets the four options below where "
-             "they are not given")
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the five options below "
+             "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
   add_number(app, "--protect-first", options.protect_first, "always keep the first N tokens", {.least = 0})
@@ -46,6 +48,10 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
   add_number(app, "--max-revived", options.max_revived,
              "revive at most N tokens at each pruning layer of a step, the highest-scored ones", {.least = 0})
       ->default_str("all");
+  add_number(app, "--decode-revived", options.decode_revived,
+             "in decode steps keep all tokens that have been computed, and revive at most N others at each pruning "
+             "layer, instead of pruning as in the prompt",
+             {.least = 0});
 }
 
 std::string schedule_file_of(const PruningOptions& options) {
@@ -56,7 +62,10 @@ PruningOptions resolved(PruningOptions options, Index layers) {
   lazyllm::Preset preset;
   if (options.schedule.starts_with('@')) {
     preset = read_preset(options.schedule.substr(1), layers);
-    options.schedule = nlohmann::json(preset).at("schedule");
+    options.schedule = lazyllm::to_text(preset.schedule);
+  } else if (lazyllm::names_recommended(options.schedule)) {
+    preset = lazyllm::parse_recommended(options.schedule, layers);
+    options.schedule = lazyllm::to_text(preset.schedule);
   }
   options.score = options.score.value_or(lazyllm::to_text(preset.score));
   options.protect_first = options.protect_first.value_or(preset.protect_first);
@@ -64,13 +73,15 @@ PruningOptions resolved(PruningOptions options, Index layers) {
   if (!options.max_revived && preset.max_revived != lazyllm::Selection::unlimited) {
     options.max_revived = preset.max_revived;
   }
+  if (!options.decode_revived) options.decode_revived = preset.decode_revived;
   return options;
 }
 
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
   const PruningOptions all = resolved(options, layers);
-  lazyllm::AnyPolicy policy =
-      lazyllm::ProtectLast<lazyllm::AnyPolicy>{lazyllm::parse_policy(all.schedule, layers), *all.protect_last};
+  lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);
+  if (all.decode_revived) policy = lazyllm::KeepComputed<lazyllm::AnyPolicy>{std::move(policy), *all.decode_revived};
+  policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{std::move(policy), *all.protect_last};
   policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{std::move(policy), *all.protect_first};
   if (all.max_revived) policy = lazyllm::ReviveAtMost<lazyllm::AnyPolicy>{std::move(policy), *all.max_revived};
   return lazyllm::TokenPruner<lazyllm::AnyPolicy>(std::move(policy), lazyllm::parse_score(*all.score));
@@ -98,7 +109,7 @@ lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
   const auto found = presets.find(name.get<std::string>());
   if (found == presets.end()) fail(path, ": no preset ", shown(name), "; there are ", names_in(presets));
   try {
-    const auto preset = found->get<lazyllm::Preset>();
+    auto preset = found->get<lazyllm::Preset>();
     preset.schedule.check(layers);
     return preset;
   } catch (const std::exception& error) {

@@ -13,15 +13,16 @@ namespace llama {
 
 /// The program options that say how a run prunes, the same in every program of this host.
 struct PruningOptions {
-  std::string schedule = "paper";
-  std::optional<std::string> score;    ///< absent: the preset's if `schedule` names a file, else `last`
-  std::optional<Index> protect_first;  ///< absent: the preset's, else 0
-  std::optional<Index> protect_last;   ///< absent: the preset's, else 1
-  std::optional<Index> max_revived;    ///< absent: the preset's, else without a limit
+  std::string schedule = "auto:1.5x";
+  std::optional<std::string> score;     ///< absent: the preset's if `schedule` names one, else `last`
+  std::optional<Index> protect_first;   ///< absent: the preset's, else 0
+  std::optional<Index> protect_last;    ///< absent: the preset's, else 1
+  std::optional<Index> max_revived;     ///< absent: the preset's, else without a limit
+  std::optional<Index> decode_revived;  ///< absent: the preset's, else decode steps prune like the prompt's
 };
 
-/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last` and `--max-revived`. `options` must outlive the
-/// parsing.
+/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived` and
+/// `--decode-revived`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
 /// The file that a preset is read from; empty if there is none.
@@ -29,7 +30,7 @@ std::string schedule_file_of(const PruningOptions& options);
 
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
 /// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
-/// or that was made for another number of layers than `layers`.
+/// or that was made for another number of layers than `layers`, and as `lazyllm::recommended`.
 PruningOptions resolved(PruningOptions options, Index layers);
 
 /// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of

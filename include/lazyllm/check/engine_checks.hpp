@@ -136,10 +136,10 @@ class EngineChecks {
     Index compared = 0, new_tokens = first_step_;
     run.after_attend = [&](const LayerPlan& plan) {
       if (!plan.scores_wanted()) return;
-      for (const auto& [queries, reduce] : {std::pair{Index{1}, Reduce::mean},
-                                            {options_.last_queries, Reduce::mean},
-                                            {options_.last_queries, Reduce::max}}) {
-        const AttentionScore score{.last_queries = queries, .reduce = reduce};
+      for (const AttentionScore& score :
+           {AttentionScore{}, AttentionScore{.heads = Reduce::max},
+            AttentionScore{.last_queries = options_.last_queries},
+            AttentionScore{.last_queries = options_.last_queries, .reduce = Reduce::max}}) {
         compare_scores(run, plan, score_window(score, plan, 0, new_tokens));
         ++compared;
       }
@@ -150,6 +150,8 @@ class EngineChecks {
     return in_words(compared, " windows of up to ", options_.last_queries, " rows");
   }
 
+  static const char* name(Reduce reduce) { return reduce == Reduce::max ? "max" : "mean"; }
+
   void compare_scores(Run& run, const LayerPlan& plan, const ScoreWindow& window) {
     const auto ways = ways_to_score(run, plan, window);
     if (ways.size() < 2) {
@@ -158,8 +160,8 @@ class EngineChecks {
     }
     for (std::size_t i = 1; i < ways.size(); ++i) {
       expect_equal(ways[i].second, ways[0].second, options_.score_tolerance,
-                   in_words("layer ", plan.layer(), ", ", window.reduce == Reduce::max ? "max" : "mean", " of ",
-                            window.rows, " rows, ", ways[i].first, " against ", ways[0].first));
+                   in_words("layer ", plan.layer(), ", ", name(window.reduce), " of ", window.rows, " rows, ",
+                            name(window.heads), " of the heads, ", ways[i].first, " against ", ways[0].first));
     }
   }
 

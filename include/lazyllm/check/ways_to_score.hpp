@@ -19,7 +19,7 @@ struct QueriesAlone {
   auto key_view(const LayerPlan& plan, Index sequence) const { return block.key_view(plan, sequence); }
 };
 
-/// The mean over the heads of what the engine hands over, reduced over the rows of the window.
+/// What the engine hands over, reduced over the heads, then over the rows of the window.
 template <class Engine, class Context>
 std::vector<float> scores_of_probabilities(Engine& engine, Context& context, const LayerPlan& plan,
                                            const ScoreWindow& window) {
@@ -32,10 +32,13 @@ std::vector<float> scores_of_probabilities(Engine& engine, Context& context, con
       disagree("probabilities: ", each.size(), " numbers, not a multiple of the ", limit, " keys of the row");
     }
     for (std::size_t key = 0; key < limit; ++key) {
-      float mean = 0;
-      for (std::size_t head = 0; head < heads; ++head) mean += each[head * limit + key] / static_cast<float>(heads);
-      scores[key] = window.reduce == Reduce::max ? std::max(scores[key], mean)
-                                                 : scores[key] + mean / static_cast<float>(window.rows);
+      float of_row = 0;
+      for (std::size_t head = 0; head < heads; ++head) {
+        const float of_head = each[head * limit + key];
+        of_row = window.heads == Reduce::max ? std::max(of_row, of_head) : of_row + of_head / static_cast<float>(heads);
+      }
+      scores[key] = window.reduce == Reduce::max ? std::max(scores[key], of_row)
+                                                 : scores[key] + of_row / static_cast<float>(window.rows);
     }
   }
   return scores;

@@ -8,7 +8,7 @@
 
 namespace lazyllm {
 
-/// How the scores of several queries become one.
+/// How the scores of several heads, or of several queries, become one.
 enum class Reduce : std::uint8_t { mean, max };
 
 /// The attention queries of a batch after RoPE: row r, head h at `data + r * row_stride + h * head_stride`. Row r is
@@ -23,7 +23,7 @@ struct QueryRows {
   Index head_stride = 0;    ///< elements from one head to the next
   Index heads = 0;          ///< query heads; a multiple of `kv_heads` of the key view (GQA)
   Index head_dim = 0;       ///< elements of a head
-  float scale = 1;          ///< factor of Q*K before the softmax, 1/sqrt(head_dim) in most models
+  float scale = 0;          ///< factor of Q*K before the softmax, 1/sqrt(head_dim) in most models; never 0
 
   /// Pointer to the `[head_dim]` elements of one head of one row.
   LAZYLLM_HOST_DEVICE constexpr const T* query(Index row, Index head) const {
@@ -37,7 +37,8 @@ struct ScoreWindow {
   Index sequence = 0;            ///< number of the sequence in the plan
   Index first_row = 0;           ///< the window is the rows [first_row, first_row + rows) of the batch
   Index rows = 1;                ///< at least 1; all belong to the sequence
-  Reduce reduce = Reduce::mean;  ///< over the rows of the window
+  Reduce heads = Reduce::mean;   ///< over the query heads of each row
+  Reduce reduce = Reduce::mean;  ///< then over the rows of the window
 };
 
 }  // namespace lazyllm

@@ -67,6 +67,25 @@ struct ReviveAtMost {
   }
 };
 
+/// Prunes in decode steps only what costs work: all active tokens stay that have been computed so far, and of the
+/// others `revived` come back at each pruning layer, the highest-scored ones. The new token then sees all K/V that is
+/// there.
+template <SelectionPolicy Policy>
+struct KeepComputed {
+  Policy policy;      ///< whose answer is edited
+  Index revived = 0;  ///< at least 0
+
+  /// The edited answer.
+  Selection operator()(const PrunePoint& point) const {
+    Selection selection = policy(point);
+    if (point.new_tokens > 1 || !selection.ranks()) return selection;
+    selection.kind = Selection::Kind::top_k;
+    selection.k = point.active_tokens;
+    selection.max_revived = std::min(selection.max_revived, revived);
+    return selection;
+  }
+};
+
 /// Prunes nothing while a sequence has fewer than `tokens` tokens.
 template <SelectionPolicy Policy>
 struct MinTokens {
@@ -96,6 +115,8 @@ template <class Policy>
 ProtectMask(Policy, std::span<const std::uint8_t>) -> ProtectMask<Policy>;
 template <class Policy>
 ReviveAtMost(Policy, Index) -> ReviveAtMost<Policy>;
+template <class Policy>
+KeepComputed(Policy, Index) -> KeepComputed<Policy>;
 template <class Policy>
 MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,19 +24,24 @@ struct Preset {
   Index protect_first = 0;                   ///< positions below it are always kept
   Index protect_last = 1;                    ///< the last tokens, so many, are always kept
   Index max_revived = Selection::unlimited;  ///< at each pruning layer of a step
+  /// In decode steps all tokens that have been computed stay, and so many others come back at each pruning layer, see
+  /// `KeepComputed`; absent: decode steps prune like the prompt's.
+  std::optional<Index> decode_revived = {};
 };
 
 /// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
 /// have the schedule's layers.
 inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
-  const ProtectLast last{KeepRatio(preset.schedule), preset.protect_last};
+  AnyPolicy policy = KeepRatio(preset.schedule);
+  if (preset.decode_revived) policy = KeepComputed<AnyPolicy>{std::move(policy), *preset.decode_revived};
+  const ProtectLast<AnyPolicy> last{std::move(policy), preset.protect_last};
   return TokenPruner<AnyPolicy>(ReviveAtMost{ProtectFirst{last, preset.protect_first}, preset.max_revived},
                                 preset.score);
 }
 
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
-/// "max_revived": 16}`: the schedule as `parse_schedule` has it, the score as `parse_score`. Only the schedule must be
-/// there. The member `measured` is ignored: it says what the preset achieved.
+/// "max_revived": 16, "decode_revived": 8}`: the schedule as `parse_schedule` has it, the score as `parse_score`. Only
+/// the schedule must be there. The member `measured` is ignored: it says what the preset achieved.
 ///
 /// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
 /// `is_string`, `is_number_integer`, `get` and `dump`. Throws `invalid_argument` for an unknown member and for a value
@@ -61,7 +67,7 @@ void from_json(const Json& json, Preset& preset) {
   Preset result;
   bool has_schedule = false;
   for (const auto& member : json.items()) {
-    const std::string name = member.key();
+    const std::string& name = member.key();
     const Json& value = member.value();
     if (name == "schedule") {
       result.schedule = parse_schedule(text(name, value));
@@ -74,10 +80,13 @@ void from_json(const Json& json, Preset& preset) {
       result.protect_last = count(name, value, 1);
     } else if (name == "max_revived") {
       result.max_revived = count(name, value, 0);
+    } else if (name == "decode_revived") {
+      result.decode_revived = count(name, value, 0);
     } else if (name != "measured") {
       detail::fail(
           "preset: ", name,
-          " is not a member; there are schedule, score, protect_first, protect_last, max_revived and measured");
+          " is not a member; there are schedule, score, protect_first, protect_last, max_revived, decode_revived and "
+          "measured");
     }
   }
   if (!has_schedule) detail::fail("preset: the member schedule is missing");
@@ -93,6 +102,7 @@ void to_json(Json& json, const Preset& preset) {
   json["protect_first"] = preset.protect_first;
   json["protect_last"] = preset.protect_last;
   if (preset.max_revived != Selection::unlimited) json["max_revived"] = preset.max_revived;
+  if (preset.decode_revived) json["decode_revived"] = *preset.decode_revived;
 }
 
 }  // namespace lazyllm

@@ -72,9 +72,8 @@ inline std::string to_text(const Schedule& schedule) {
 
 /// What `parse_score` reads, in words.
 inline constexpr std::string_view score_syntax =
-    "last, or mean:N or max:N over the last N tokens; then any of +layers (summed over the layers) and +pool:W "
-    "(highest "
-    "of W neighbours, W odd)";
+    "last, or mean:N or max:N over the last N tokens; then any of +heads:max (the highest head instead of the mean), "
+    "+layers (summed over the layers) and +pool:W (highest of W neighbours, W odd)";
 
 /// Reads what `score_syntax` says, for example `mean:8+pool:5`. Throws `invalid_argument` on anything else.
 inline AttentionScore parse_score(std::string_view text) {
@@ -89,6 +88,8 @@ inline AttentionScore parse_score(std::string_view text) {
     if (first && is_number("mean:", score.last_queries)) continue;
     if (first && is_number("max:", score.last_queries)) {
       score.reduce = Reduce::max;
+    } else if (!first && part == "heads:max") {
+      score.heads = Reduce::max;
     } else if (!first && part == "layers") {
       score.over_layers = true;
     } else if (first || !is_number("pool:", score.pooling)) {
@@ -105,6 +106,7 @@ inline std::string to_text(const AttentionScore& score) {
   if (score.last_queries > 1) {
     result = (score.reduce == Reduce::max ? "max:" : "mean:") + std::to_string(score.last_queries);
   }
+  if (score.heads == Reduce::max) result += "+heads:max";
   if (score.over_layers) result += "+layers";
   if (score.pooling > 1) result += "+pool:" + std::to_string(score.pooling);
   return result;

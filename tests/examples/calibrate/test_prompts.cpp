@@ -69,3 +69,14 @@ TEST_CASE("prompts: what cannot be used is refused by file and line") {
   CHECK_THROWS_AS(read_prompts(folder.path() / "none.jsonl"), file_error);
   CHECK_THROWS_AS(read_prompts(test::TemporaryFolder().path()), std::invalid_argument);
 }
+
+TEST_CASE("prompts: of each category every second one is held out, and not the same one of all") {
+  const auto held = [](const std::vector<std::string>& categories) {
+    std::vector<Prompt> prompts;
+    for (const std::string& category : categories) prompts.push_back({"text", category, {}});
+    return held_out(prompts);
+  };
+  CHECK(held({"", "", "", ""}) == std::vector<bool>{false, true, false, true});
+  CHECK(held({"a", "b", "c", "a", "b", "c"}) == std::vector<bool>{false, true, false, true, false, true});
+  CHECK(held({"a", "b", "a", "b"}) == std::vector<bool>{false, true, true, false});
+}

@@ -66,6 +66,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   const std::span<const Position> limits = task.limits;
   const Positions keys = task.keys;
   const Keys& key_view = task.key_view;
+  const Reduce over_heads = task.heads;
   const Reduce reduce = task.reduce;
   const std::span<float> scores = task.scores;
   const Index count = std::ssize(keys);
@@ -81,6 +82,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   float* const factors = query + heads * queries.head_dim;
 
   constexpr Index grain = 256;
+  const float head_count = over_heads == Reduce::mean ? static_cast<float>(heads) : 1;
   bool finite = true;
   for (std::size_t r = 0; r < limits.size(); ++r) {
     const Index row = task.first_row + static_cast<Index>(r);
@@ -104,7 +106,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
         Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + head * stride, visible);
         const bool good = all_finite(weight.data(), visible);
         weight = (weight - weight.maxCoeff()).exp();
-        factors[head] = good ? 1 / (weight.sum() * static_cast<float>(heads)) : 0;
+        factors[head] = good ? 1 / (weight.sum() * head_count) : 0;
       }
     });
     finite &= std::find(factors, factors + heads, 0.0F) == factors + heads;
@@ -115,7 +117,11 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       const Index seen = std::min(last, visible) - first;
       for (Index head = 0; head < heads; ++head) {
         const float* const weight = weights + head * stride + first;
-        for (Index i = 0; i < seen; ++i) probability[i] += factors[head] * weight[i];
+        if (over_heads == Reduce::mean) {
+          for (Index i = 0; i < seen; ++i) probability[i] += factors[head] * weight[i];
+        } else {
+          for (Index i = 0; i < seen; ++i) probability[i] = std::max(probability[i], factors[head] * weight[i]);
+        }
       }
       float* const score = scores.data() + first;
       if (r == 0) std::fill_n(score, last - first, 0.0F);

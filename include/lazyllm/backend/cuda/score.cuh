@@ -134,6 +134,7 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index count
                                           .part_count = static_cast<int>(parts),
                                           .first_part_block = static_cast<int>(part_blocks),
                                           .first_key_block = static_cast<int>(key_blocks),
+                                          .heads = task.heads,
                                           .reduce = task.reduce};
       next_logits += softmaxes * keys * static_cast<Index>(sizeof(float));
       next_parts += softmaxes * parts * static_cast<Index>(sizeof(detail::PartialSoftmax));

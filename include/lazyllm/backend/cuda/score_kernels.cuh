@@ -19,7 +19,7 @@
 ///               key head 0 .. 4                     heads 0 .. 9
 ///     keys   +----+----+----+----+----+          +---------------+
 ///     part 0 | b0 | b1 | b2 | b3 | b4 |   block  | threads =     |
-///            +----+----+----+----+----+     0    | keys 0 .. 255 |  each thread adds up its key over the heads,
+///            +----+----+----+----+----+     0    | keys 0 .. 255 |  each thread reduces its key over the heads,
 ///     part 1 | b5 | b6 | b7 | b8 | b9 |          +---------------+  then over the rows
 ///            +----+----+----+----+----+     1    | 256 .. 511    |
 ///              partial_softmax                   +---------------+
@@ -87,6 +87,7 @@ struct DeviceScoreTask {
   int part_count;
   int first_part_block;
   int first_key_block;
+  Reduce heads;
   Reduce reduce;
 };
 
@@ -200,8 +201,8 @@ __global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
   }
 }
 
-/// One thread for each key: the probabilities from the logits and all parts' maxima and sums, mean over the heads,
-/// reduced over the rows of this launch and with the scores of earlier ones. `fmaxf` ignores a NaN, but the sums are
+/// One thread for each key: the probabilities from the logits and all parts' maxima and sums, reduced over the heads,
+/// then over the rows of this launch and with the scores of earlier ones. `fmaxf` ignores a NaN, but the sums are
 /// NaN then.
 template <class Keys>
 __global__ void __launch_bounds__(max_block_threads)
@@ -213,6 +214,8 @@ __global__ void __launch_bounds__(max_block_threads)
   const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_key_block, block);
   const int rows = range.of(task.rows);
   const int key = (block - task.first_key_block) * threads() + thread();
+  const bool mean_over_heads = task.heads == Reduce::mean;
+  const float head_count = mean_over_heads ? static_cast<float>(heads) : 1;
   const float share = 1 / static_cast<float>(task.rows);
   float score = range.first == 0 || key >= task.count ? 0 : task.scores[key];
   for (int row = 0; row < rows; ++row) {
@@ -232,14 +235,15 @@ __global__ void __launch_bounds__(max_block_threads)
         sum = lanes_sum(sum);
         if (lane() == 0) {
           highest[head] = maximum;
-          factor[head] = 1 / (sum * static_cast<float>(heads));
+          factor[head] = 1 / (sum * head_count);
         }
       }
       __syncthreads();
       if (key < task.count) {
         for (int head = 0; head < some_heads; ++head) {
           const float logit = task.logits[(first_place + head) * task.count + key];
-          probability += factor[head] * expf(logit - highest[head]);
+          const float of_head = factor[head] * expf(logit - highest[head]);
+          probability = mean_over_heads ? probability + of_head : lazyllm::detail::higher(probability, of_head);
         }
       }
       __syncthreads();

@@ -1,6 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "examples/llama/files/printable.hpp"
 #include "examples/llama/program/progress.hpp"
+#include "tests/examples/llama/files.hpp"
 
 using namespace llama;
 
@@ -13,4 +20,23 @@ TEST_CASE("progress: the time that is left counts only items of this start") {
   CHECK(short_time(187) == "3m07s");
   CHECK(short_time(3600) == "1h00m");
   CHECK(short_time(7500) == "2h05m");
+}
+
+TEST_CASE("progress: where stderr is no terminal, a line now and then if that is asked for") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("stderr", "");
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  const int before = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  StatusLine silent;
+  StatusLine each(0), seldom(3600);
+  silent.show("silent");
+  seldom.show("seldom");
+  each.show("each\x1b");
+  each.show("one");
+  each.clear();
+  dup2(before, STDERR_FILENO);
+  close(before);
+  std::fclose(file);
+  CHECK(test::read(path) == printable("each\x1b") + "\none\n");
 }

@@ -112,8 +112,8 @@ std::string file_error(const std::string& content, const std::string& name = "")
 
 }  // namespace
 
-TEST_CASE("options without a file: the paper's unless they are given") {
-  const auto pruner = make_pruner(parse({}), 10);
+TEST_CASE("options without a preset: the paper's unless they are given") {
+  const auto pruner = make_pruner(parse({"--schedule", "paper"}), 10);
   CHECK(selection(pruner, 3).k == 70);
   CHECK(selection(pruner, 3).protect_first == 0);
   CHECK(selection(pruner, 3).protect_last == 1);
@@ -126,6 +126,36 @@ TEST_CASE("options without a file: the paper's unless they are given") {
   CHECK(lazyllm::to_text(other.score()) == "max:4");
   CHECK_THROWS_AS(parse({"--protect-last", "0"}), CLI::ValidationError);
   CHECK_THROWS_AS(parse({"--protect-first", "-1"}), CLI::ValidationError);
+}
+
+TEST_CASE("a recommended preset by its speedup, and as the default") {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    const PruningOptions options = resolved(parse(arguments), 30);
+    return options.schedule + " " + *options.score + " " + std::to_string(*options.protect_first) + " " +
+           std::to_string(*options.protect_last) + " " + std::to_string(options.decode_revived.value_or(-1));
+  };
+  const auto described = [](double speedup) {
+    const lazyllm::Preset preset = lazyllm::recommended(30, speedup);
+    return lazyllm::to_text(preset.schedule) + " " + lazyllm::to_text(preset.score) + " 4 32 32";
+  };
+  CHECK(said({}) == described(1.5));
+  CHECK(said({"--schedule", "auto:2.3x"}) == described(2.3));
+  CHECK(said({"--schedule", "auto:2.3x", "--score", "last", "--protect-first", "1"}) ==
+        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 32");
+  CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
+  const auto decode = [](const std::vector<std::string>& arguments) {
+    return make_pruner(parse(arguments), 30)
+        .selection({.layers_run = 9, .layers = 30, .active_tokens = 100, .tokens = 200, .new_tokens = 1, .steps = 1});
+  };
+  CHECK(decode({"--schedule", "9:0.5"}).k == 50);
+  CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).k == 100);
+  CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).max_revived == 3);
+  CHECK(decode({"--schedule", "auto:2x"}).max_revived == 32);
+  CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
+  CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
+                       "lazyllm: recommended: speedup 5 is out of range 1 to 4", lazyllm::invalid_argument);
+  CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:fast"}), 30),
+                       doctest::Contains("schedule 'auto:fast' is not auto:SPEEDUPx"), lazyllm::invalid_argument);
 }
 
 TEST_CASE("a schedule file: its default preset, a named one, and options that win over it") {

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/policy/schedule.hpp"
+#include "lazyllm/pruner/preset.hpp"
+#include "lazyllm/pruner/text.hpp"
+
+namespace lazyllm {
+
+/// A preset for a model that nobody has calibrated: cuts at relative depths, and the score, that held on pretrained
+/// models which they were not searched on (docs/design.md). `speedup` is that of a long prompt's prefill by operation
+/// count, about; the tokens that are always kept make it less for prompts of a few hundred tokens. A model of one layer
+/// is not pruned. Throws `invalid_argument` for fewer layers, and for a speedup outside 1 to 4.
+inline Preset recommended(Index layers, double speedup) {
+  struct Cut {
+    double depth;   // share of the layers that have run
+    double weight;  // keeps x^weight
+  };
+  constexpr std::array<Cut, 4> cuts{{{0.17, 1}, {0.30, 1}, {0.43, 0.5}, {0.57, 0.5}}};
+  constexpr double of_attention = 0.4;  // of a layer's work; pruned tokens are spared their last feed-forward, too
+  if (layers < 1) detail::fail("recommended: ", layers, " layers are out of range, at least 1");
+  if (!(speedup >= 1 && speedup <= 4)) detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
+  const auto points_of = [&](double x) {
+    std::vector<LayerKeep> points;
+    for (const Cut& cut : cuts) {
+      const auto layer = std::clamp<Index>(std::lround(cut.depth * static_cast<double>(layers)), 1, layers - 1);
+      if (!points.empty() && layer <= points.back().layers_run) continue;
+      points.push_back({layer, std::round(std::pow(x, cut.weight) * 1e3) / 1e3});
+    }
+    return points;
+  };
+  const auto speedup_of = [&](const std::vector<LayerKeep>& points) {
+    double active = 1;
+    double work = 0;
+    auto next = points.begin();
+    for (Index layer = 1; layer <= layers; ++layer) {
+      work += of_attention * active;
+      if (next != points.end() && next->layers_run == layer) active *= next++->keep;
+      work += (1 - of_attention) * active;
+    }
+    return static_cast<double>(layers) / work;
+  };
+  if (layers == 1) return {};
+  double slow = 1;
+  double fast = 0.05;  // faster than any speedup in the range
+  for (int i = 0; i < 30; ++i) {
+    const double x = (slow + fast) / 2;
+    (speedup_of(points_of(x)) >= speedup ? fast : slow) = x;
+  }
+  std::vector<LayerKeep> points = points_of(fast);
+  std::erase_if(points, [](const LayerKeep& point) { return point.keep >= 1; });
+  return {.schedule = Schedule(std::move(points)),
+          .score = {.heads = Reduce::max, .last_queries = 32, .pooling = 15},
+          .protect_first = 4,
+          .protect_last = 32,
+          .decode_revived = 32};
+}
+
+/// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.
+inline bool names_recommended(std::string_view text) { return text.starts_with("auto:"); }
+
+/// The recommended preset that `text` asks for, e.g. `auto:2.3x`. Throws `invalid_argument` on anything else, and as
+/// `recommended`.
+inline Preset parse_recommended(std::string_view text, Index layers) {
+  double speedup = 0;
+  if (!names_recommended(text) || !text.ends_with('x') ||
+      !detail::read_number(text.substr(5, text.size() - 6), speedup)) {
+    detail::fail("schedule '", text, "' is not auto:SPEEDUPx, e.g. auto:2.3x");
+  }
+  return recommended(layers, speedup);
+}
+
+}  // namespace lazyllm
