@@ -15,11 +15,11 @@ namespace ggml_engine {
 
 namespace {
 
-/// From so many rows on ggml's flash attention works on tiles of rows and keys, and reads masked keys, too. Fewer rows
-/// skip them one by one.
-constexpr Index tile_rows = 64;
-/// llama.cpp rounds the cells that attention looks at up to this number; so sums have the same parts.
+/// llama.cpp rounds the cells that attention looks at up to this number; so the sums of one row have the same parts.
 constexpr Index cell_step = 256;
+/// From so many rows on ggml's flash attention computes tiles, which masked cells are part of, and sums do not depend
+/// on their number. Fewer rows skip masked cells one by one.
+constexpr Index tile_rows = 64;
 constexpr std::uint16_t visible = 0, hidden_from = 0xFC00;  // 0 and minus infinity as halves
 
 std::size_t nodes_of(Index layers) { return static_cast<std::size_t>(64 * layers + 64); }
@@ -266,15 +266,12 @@ void Forward::run(Blocks blocks, const Attended& attended, float* hidden) {
 
 namespace {
 
-/// Row i of the mask sees the first `limits[i]` columns, or those of the first `limits[i]` keys where `keys` is given.
-void fill_mask(std::vector<std::uint16_t>& mask, Index columns, std::span<const std::int32_t> limits,
-               std::span<const std::int32_t> keys = {}) {
+/// Row i of the mask sees the first `limits[i]` columns.
+void fill_mask(std::vector<std::uint16_t>& mask, Index columns, std::span<const std::int32_t> limits) {
   mask.assign(limits.size() * static_cast<std::size_t>(columns), hidden_from);
   auto row = mask.begin();
   for (const std::int32_t limit : limits) {
-    if (keys.empty()) std::fill_n(row, limit, visible);
-    for (const std::int32_t key : keys.first(std::min(keys.size(), static_cast<std::size_t>(limit))))
-      row[key] = visible;
+    std::fill_n(row, limit, visible);
     row += columns;
   }
 }
@@ -288,9 +285,9 @@ void Forward::run_rows(Blocks blocks, const Attended& attended, Index first, Ind
   };
   const auto limits = part(attended.key_limits);
   const auto keys = attended.keys.first(static_cast<std::size_t>(limits.back()));
-  const bool prefix = keys.back() + 1 == std::ssize(keys), gathered = !prefix && count >= tile_rows;
-  Index columns = gathered ? std::ssize(keys) : keys.back() + 1;
-  if (count < tile_rows) columns = GGML_PAD(columns, cell_step);
+  const bool gathered = keys.back() + 1 != std::ssize(keys);
+  Index columns = std::ssize(keys);
+  if (!gathered && count < tile_rows) columns = GGML_PAD(columns, cell_step);
   const auto in_part = [&](Index last) { return std::clamp<Index>(first + count - (rows - last), 0, count); };
 
   Graph graph(*this);
@@ -308,7 +305,7 @@ void Forward::run_rows(Blocks blocks, const Attended& attended, Index first, Ind
   cell_numbers_.assign(part(attended.positions).begin(), part(attended.positions).end());
   set(in.cells, cell_numbers_.data());
   if (gathered) set(in.keys, keys.data());
-  fill_mask(mask_, columns, limits, prefix || gathered ? std::span<const std::int32_t>() : keys);
+  fill_mask(mask_, columns, limits);
   set(in.mask, mask_.data());
   graph.compute();
   if (result != nullptr) {
