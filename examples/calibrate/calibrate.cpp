@@ -30,6 +30,7 @@
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/progress.hpp"
+#include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
 
 namespace {
@@ -44,6 +45,7 @@ struct Options {
   Index tokens = 16;
   Index runs = 64;
   std::vector<double> speedups = {1.5, 2.34, 3};
+  PruningOptions pruning{"", {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule there is none
   bool resume = false;
 
   std::string log() const { return out + ".log.jsonl"; }
@@ -52,6 +54,7 @@ struct Options {
   void check_outputs() const {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
+    if (const std::string file = schedule_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
   }
 };
@@ -113,11 +116,14 @@ class Calibration {
 
   void run() {
     log_.start(settings(), std::ssize(references_), model_->config().layers);
-    const Index most = options_.runs * searched_;
-    ProgressBar progress(most + std::ssize(options_.speedups) * (std::ssize(references_) - searched_));
+    const bool given = !options_.pruning.schedule.empty();
+    const Index most = (given ? 1 : options_.runs) * searched_;
+    const Index held_out = std::ssize(references_) - searched_;
+    ProgressBar progress(most + (given ? 1 : std::ssize(options_.speedups)) * held_out);
     std::vector<NamedPreset> presets;
-    for (Candidate& found : search(progress, most)) {
-      const std::string name = fmt::format("{:g}x", options_.speedups[presets.size()]);
+    for (Candidate& found : given ? measured(progress) : search(progress, most)) {
+      const std::string name =
+          given ? fmt::format("{:.2f}x", found.ideal_speedup) : fmt::format("{:g}x", options_.speedups[presets.size()]);
       std::vector<Outcome> outcomes;
       for (Index prompt = searched_; prompt < std::ssize(references_); ++prompt) {
         outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
@@ -176,12 +182,29 @@ class Calibration {
     return result;
   }
 
+  double ideal_speedup(const lazyllm::Preset& preset) const { return operations({}) / operations(preset); }
+
+  /// The preset that is given, in place of those that a search would find.
+  std::vector<Candidate> measured(ProgressBar& progress) {
+    const PruningOptions pruning = resolved(options_.pruning, model_->config().layers);
+    const lazyllm::Preset preset{
+        .schedule = lazyllm::parse_schedule(pruning.schedule),
+        .score = lazyllm::parse_score(*pruning.score),
+        .protect_first = *pruning.protect_first,
+        .protect_last = *pruning.protect_last,
+        .max_revived = pruning.max_revived.value_or(lazyllm::Selection::unlimited),
+        .decode_revived = pruning.decode_revived,
+    };
+    std::vector<Outcome> outcomes;
+    for (Index prompt = 0; prompt < searched_; ++prompt) outcomes.push_back(outcome(preset, prompt, progress, "given"));
+    return {{preset, ideal_speedup(preset), summarize(outcomes)}};
+  }
+
   std::vector<Candidate> search(ProgressBar& progress, Index most) {
-    const double dense = operations({});
     return llama::search({
                              .layers = model_->config().layers,
                              .prompts = searched_,
-                             .ideal_speedup = [&](const lazyllm::Preset& preset) { return dense / operations(preset); },
+                             .ideal_speedup = [&](const lazyllm::Preset& preset) { return ideal_speedup(preset); },
                              .evaluate = [&](const lazyllm::Preset& preset,
                                              Index prompt) { return outcome(preset, prompt, progress, "search"); },
                              .found =
@@ -264,7 +287,7 @@ int main(int argc, char** argv) {
       "by "
       "operation count the preset with the smallest KL divergence of the next token's distribution, teacher-forced on "
       "the dense run's greedy tokens. Every second prompt of each category is held out of the search, and its figures "
-      "go into the preset.",
+      "go into the preset. With --schedule nothing is searched: that preset is measured in the same way.",
       "lazyllm-calibrate");
   add_model_options(app, options.model);
   add_path(app, "--data", options.data,
@@ -280,6 +303,8 @@ int main(int argc, char** argv) {
              {.least = 1});
   add_number(app, "--prompt-tokens", options.prompt_tokens,
              "cut longer prompts in the middle; 0: what the model can run", {.least = 0});
+  add_pruning_options(app, options.pruning);
+  app.get_option("--schedule")->default_str("search");
   add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0});
   add_number(app, "--tokens", options.tokens,
              "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less", {.least = 1});

@@ -43,8 +43,8 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   const Preset preset = recommended(30, 2.34);
   std::vector<Index> cuts;
   for (const LayerKeep& point : preset.schedule.points()) cuts.push_back(point.layers_run);
-  CHECK(cuts == std::vector<Index>{5, 9, 13, 17});
-  CHECK(recommended(60, 2.34).schedule.points()[1].layers_run == 18);
+  CHECK(cuts == std::vector<Index>{5, 9, 14, 18});
+  CHECK(recommended(60, 2.34).schedule.points()[1].layers_run == 19);
   CHECK(preset.score.heads == Reduce::max);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 32);

@@ -61,6 +61,8 @@ CASES = [
     ("mean_4", "gqa2_6_layers", "2:0.6,4:0.5", "mean:4", 0, 0, PLAIN),
     ("max_4", "mha_4_layers", "1:0.5,3:0.5", "max:4", 0, 0, PLAIN),
     ("mean_more_than_prompt", "gqa4_3_layers", "1:0.5,2:0.6", "mean:100", 0, 0, [([24], 26)]),
+    ("highest_head", "gqa2_6_layers", "2:0.5,4:0.6", "last+heads:max", 0, 0, PLAIN),
+    ("highest_head_mean_pool", "qwen2_5_layers", "1:0.7,3:0.5", "mean:5+heads:max+pool:3", 1, 2, PLAIN),
     ("pool_5", "gqa2_6_layers", "2:0.5,4:0.6", "last+pool:5", 0, 0, PLAIN),
     ("layers", "gqa4_8_layers", "3:0.5,6:0.5", "last+layers", 0, 0, PLAIN),
     ("mean_pool_layers", "qwen2_5_layers", "1:0.8,2:0.6,4:0.5", "mean:6+pool:3+layers", 0, 0, PLAIN),

@@ -20,20 +20,19 @@ namespace lazyllm {
 /// count, about; the tokens that are always kept make it less for prompts of a few hundred tokens. A model of one layer
 /// is not pruned. Throws `invalid_argument` for fewer layers, and for a speedup outside 1 to 4.
 inline Preset recommended(Index layers, double speedup) {
-  struct Cut {
-    double depth;   // share of the layers that have run
-    double weight;  // keeps x^weight
-  };
-  constexpr std::array<Cut, 4> cuts{{{0.17, 1}, {0.30, 1}, {0.43, 0.5}, {0.57, 0.5}}};
-  constexpr double of_attention = 0.4;  // of a layer's work; pruned tokens are spared their last feed-forward, too
+  constexpr std::array<double, 4> weights = {1, 1, 0.5, 0.5};  // a cut keeps x^weight
+  // Shares of a layer's work: of the projections, of attention, which grows with the square of the tokens, and of the
+  // feed-forward, which pruned tokens are spared already after the layer that prunes them.
+  constexpr double projections = 0.2, attention = 0.1, feed_forward = 0.7;
   if (layers < 1) detail::fail("recommended: ", layers, " layers are out of range, at least 1");
   if (!(speedup >= 1 && speedup <= 4)) detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
   const auto points_of = [&](double x) {
     std::vector<LayerKeep> points;
-    for (const Cut& cut : cuts) {
-      const auto layer = std::clamp<Index>(std::lround(cut.depth * static_cast<double>(layers)), 1, layers - 1);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const double depth = 1.0 / 6 + static_cast<double>(i) / 7;
+      const auto layer = std::clamp<Index>(std::lround(depth * static_cast<double>(layers)), 1, layers - 1);
       if (!points.empty() && layer <= points.back().layers_run) continue;
-      points.push_back({layer, std::round(std::pow(x, cut.weight) * 1e3) / 1e3});
+      points.push_back({layer, std::round(std::pow(x, weights[i]) * 1e3) / 1e3});
     }
     return points;
   };
@@ -42,9 +41,9 @@ inline Preset recommended(Index layers, double speedup) {
     double work = 0;
     auto next = points.begin();
     for (Index layer = 1; layer <= layers; ++layer) {
-      work += of_attention * active;
+      work += projections * active + attention * active * active;
       if (next != points.end() && next->layers_run == layer) active *= next++->keep;
-      work += (1 - of_attention) * active;
+      work += feed_forward * active;
     }
     return static_cast<double>(layers) / work;
   };

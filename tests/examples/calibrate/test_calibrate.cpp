@@ -161,6 +161,32 @@ TEST_CASE("calibrate: options are obeyed") {
   CHECK(program.read("short.json")["presets"]["1.2x"] != program.read("few.json")["presets"]["1.2x"]);
 }
 
+TEST_CASE("calibrate: a preset that is given is measured, and nothing is searched") {
+  const CalibrateProgram program;
+  REQUIRE(program.run("searched.json").status == 0);
+  const nlohmann::json searched = program.read("searched.json")["presets"]["1.5x"];
+  const std::string found = "@" + program.path("searched.json") + "#1.5x";
+  REQUIRE(program.run("given.json", {"--schedule", found}).status == 0);
+  const nlohmann::json given = program.read("given.json");
+  REQUIRE(given["presets"].size() == 1);
+  nlohmann::json measured = given["presets"].front();
+  CHECK(measured["schedule"] == searched["schedule"]);
+  CHECK(measured["score"] == searched["score"]);
+  CHECK(measured["measured"]["held_out"] == searched["measured"]["held_out"]);
+  CHECK(measured["measured"]["searched"] == searched["measured"]["searched"]);
+
+  REQUIRE(program.run("list.json", {"--schedule", "1:0.5", "--score", "max:2", "--protect-last", "3"}).status == 0);
+  const nlohmann::json list = program.read("list.json")["presets"].front();
+  CHECK(list["schedule"] == "1:0.5");
+  CHECK(list["score"] == "max:2");
+  CHECK(list["protect_last"] == 3);
+  const std::string log = test::read(program.path("list.json.log.jsonl"));
+  CHECK(std::ranges::count(log, '\n') == 1 + 4);
+  const auto refused = program.run("paper.json", {"--schedule", "paper"});
+  CHECK(refused.status == 1);
+  CHECK(refused.err.find("schedule 'paper': 'paper' is not LAYER:KEEP") != std::string::npos);
+}
+
 TEST_CASE("calibrate: prompts longer than the model can run lose their middle") {
   const CalibrateProgram program;
   const std::string line = nlohmann::json{{"prompt", std::string(3000, 'a') + std::string(3000, 'b')}}.dump() + "\n";
