@@ -127,7 +127,6 @@ class Measurement:
     def measure_parts(self, parts, written):
         """All parts, one after the other; `written()` is called after each. Where the time is bounded, the parts share
         it, and have again what others did not need."""
-        self.note_commit()
         o, start = self.options, time.monotonic()
         if not self.plan.bounded:
             for part in parts:
@@ -145,6 +144,9 @@ class Measurement:
 
     def run_all(self, title, tasks, until=float("inf")):
         """Until `until` no more tasks are begun. Says at most once a minute how far it is."""
+        if not tasks:
+            return
+        self.note_commit()
         jobs = 1 if any(run.timed for run, _, _ in tasks) else self.options.jobs
         start = said = time.monotonic()
         done = 0

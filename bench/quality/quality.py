@@ -30,7 +30,8 @@ def with_section(document, name, title, content):
 
 def made(part, plan):
     """The part's sections and its picture, or None for a part without one."""
-    results = reading.Results(plan, part)
+    # Dense scores are of the same items as the tables where the time is bounded.
+    results = reading.Results(plan, "table" if part == "dense" and plan.bounded else part)
     sections = [make(plan, results) for make in tables.TABLES[part]]
     return sections, plot.svg(figures.FIGURES[part](plan, results)) if part in figures.FIGURES else None
 
@@ -91,7 +92,6 @@ def main(arguments):
     try:
         plan = planning.Plan(planning.settings(o.model, o.data, o.hours, o.chat, os.environ))
         plan.options.build.mkdir(parents=True, exist_ok=True)
-        # Dense scores are of the same items as the tables where the time is bounded.
         measured = [part for part in o.parts or planning.PARTS if part != "figures" and (
             o.parts or not plan.bounded or part != "dense")]
         for part in measured:

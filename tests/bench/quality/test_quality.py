@@ -324,6 +324,9 @@ class Runs(unittest.TestCase):
         self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m00s left\n")
         self.assertIn("4 items, 1 to 2 of each of 3 data sets", self.document())
         self.assertIn("a machine; commit after30; today", self.document())
+        self.assertEqual(self.document().count("| **average** | **96.0** | 4 |"), 1)  # dense, with more items measured
+        self.run_it("figures", hours="1", JOBS="1", COMMIT="later")
+        self.assertNotIn("later", self.document())
         _, more = slow(100)
         self.assertEqual(calls + more, 8 * rows)
         self.assertIn("commit after30, after100", self.document())
