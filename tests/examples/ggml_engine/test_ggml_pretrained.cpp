@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,7 +17,6 @@
 #include "examples/ggml_engine/llama_cpp.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/cut_middle.hpp"
-#include "examples/llama/program/pruning_options.hpp"
 #include "tests/examples/ggml_engine/gguf_file.hpp"
 #include "tests/examples/llama/files.hpp"
 #include "tests/examples/llama/process.hpp"
@@ -70,9 +68,10 @@ double divergence(std::span<const float> dense, std::span<const float> logits) {
   return result;
 }
 
-lazyllm::Preset preset(std::optional<Index> max_revived) {
-  lazyllm::Preset preset = llama::read_preset(LAZYLLM_SOURCE_DIR "/examples/models/presets/smollm2.json", 30);
-  if (max_revived) preset.max_revived = *max_revived;
+/// What run.sh uses.
+lazyllm::Preset preset() {
+  lazyllm::Preset preset = lazyllm::recommended(30, 2.5);
+  preset.decode_revived = 0;
   return preset;
 }
 
@@ -116,9 +115,9 @@ TEST_CASE("a float file: the reference host keeps the same tokens") {
   const Model model(folder.path() / "model.gguf");
   Room exact = room;
   exact.cache_type = GGML_TYPE_F32;
-  LazyEngine lazy(model, exact, lazyllm::make_pruner(preset({})));
+  LazyEngine lazy(model, exact, lazyllm::make_pruner(preset()));
   const auto reference = llama::open_model(checkpoint.config(), weights, {.threads = 2});
-  const auto host = reference->lazy({room.context}, lazyllm::make_pruner(preset({})));
+  const auto host = reference->lazy({room.context}, lazyllm::make_pruner(preset()));
   for (const auto& tokens : all) {
     lazy.clear();
     host->clear();
@@ -141,8 +140,8 @@ TEST_CASE("pruned: the divergence from dense is that of the reference host") {
   const auto reference = llama::open_model(checkpoint.config(), llama::weights_of(checkpoint), {.threads = 2});
   DenseEngine dense(model, room);
   const auto dense_host = reference->dense({room.context});
-  LazyEngine lazy(model, room, lazyllm::make_pruner(preset(1)));
-  const auto host = reference->lazy({room.context}, lazyllm::make_pruner(preset(1)));
+  LazyEngine lazy(model, room, lazyllm::make_pruner(preset()));
+  const auto host = reference->lazy({room.context}, lazyllm::make_pruner(preset()));
   double own = 0, hosts = 0;
   for (std::vector<std::int32_t> tokens : all) {
     dense.clear();
