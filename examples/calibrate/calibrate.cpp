@@ -106,7 +106,7 @@ class Calibration {
     const auto dense = with_memory_for_keys(model_->config(), options.model.placement.dtype, capacity_,
                                             [&] { return model_->dense(capacity_); });
     ProgressBar progress(std::ssize(prompts));
-    std::ranges::stable_partition(prompts, [](const EncodedPrompt& prompt) { return !prompt.held_out; });
+    std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
       searched_ += prompt.held_out ? 0 : 1;
       references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop));

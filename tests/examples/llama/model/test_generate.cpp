@@ -270,7 +270,8 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
     return result;
   };
   using Sizes = std::vector<std::size_t>;
-  CHECK(sizes(prefill({})) == Sizes{40, 28, 20, 14});  // paper: 70 % after layers 1, 2 and 3
+  CHECK(sizes(prefill({"--schedule", "paper"})) == Sizes{40, 28, 20, 14});  // 70 % after layers 1, 2 and 3
+  CHECK(sizes(prefill({})) == Sizes{40, 36, 36, 36});                       // auto:1.5x protects 4 + 32
   CHECK(sizes(prefill({"--schedule", "dense"})) == Sizes{40, 40, 40, 40});
   CHECK(sizes(prefill({"--schedule", "2:0.25"})) == Sizes{40, 40, 10, 10});
   CHECK(sizes(prefill({"--schedule", "static@2:0.25"})) == Sizes{40, 40, 10, 10});
