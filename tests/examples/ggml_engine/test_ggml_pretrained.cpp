@@ -68,7 +68,7 @@ double divergence(std::span<const float> dense, std::span<const float> logits) {
   return result;
 }
 
-/// What run.sh uses.
+/// As in run.sh, but prunes more.
 lazyllm::Preset preset() {
   lazyllm::Preset preset = lazyllm::recommended(30, 2.5);
   preset.decode_revived = 0;
