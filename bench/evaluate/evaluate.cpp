@@ -181,6 +181,7 @@ void evaluate(Options options) {
                     {{"data", options.data.data.string()},
                      {"prompts", options.data.prompts.string()},
                      {"lengths", options.data.lengths.string()},
+                     {"longest_answer", options.data.longest_answer ? Json(*options.data.longest_answer) : Json()},
                      {"limit", options.data.limit ? Json(*options.data.limit) : Json()}}}};
     report.update(to_json(summary));
     report["bad_lines"] = Json::array();
@@ -209,6 +210,8 @@ void add_options(CLI::App& app, Options& options) {
       ->type_name("FILE");
   add_number(app, "--max-tokens", options.data.max_tokens,
              "tokens to generate at most where neither the line nor --lengths says it", {.least = 1});
+  add_number(app, "--longest-answer", options.data.longest_answer,
+             "tokens to generate at most, also where the line or --lengths says more", {.least = 1});
   add_chat_option(app, options.chat);
   add_number(app, "--limit", options.data.limit, "at most N items of each data set", {.least = 1});
   add_number(app, "--context", options.context,

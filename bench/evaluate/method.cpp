@@ -53,6 +53,8 @@ nlohmann::ordered_json to_json(const MethodOptions& options) {
   if (options.uses_library()) {
     json["schedule"] = options.pruning.schedule;
     json["score"] = options.pruning.score.value();
+    if (options.pruning.max_revived) json["max_revived"] = *options.pruning.max_revived;
+    if (options.pruning.decode_revived) json["decode_revived"] = *options.pruning.decode_revived;
   }
   if (options.is_filter()) json["keep"] = options.keep;
   if (options.method != Method::dense) {

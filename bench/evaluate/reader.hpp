@@ -10,11 +10,12 @@ namespace llama {
 
 /// Which data to read, and what its lines may leave open.
 struct DataOptions {
-  std::filesystem::path data;       ///< a JSONL file, or a folder of *.jsonl
-  std::filesystem::path prompts;    ///< LongBench's dataset2prompt.json; empty: all lines hold a rendered `prompt`
-  std::filesystem::path lengths;    ///< LongBench's dataset2maxlen.json; empty: none
-  std::optional<Index> max_tokens;  ///< for lines and data sets without a length of their own
-  std::optional<Index> limit;       ///< at most so many items of each data set; absent: all
+  std::filesystem::path data;           ///< a JSONL file, or a folder of *.jsonl
+  std::filesystem::path prompts;        ///< LongBench's dataset2prompt.json; empty: all lines hold a rendered `prompt`
+  std::filesystem::path lengths;        ///< LongBench's dataset2maxlen.json; empty: none
+  std::optional<Index> max_tokens;      ///< for lines and data sets without a length of their own
+  std::optional<Index> longest_answer;  ///< no answer has more tokens, whatever its length; absent: any
+  std::optional<Index> limit;           ///< at most so many items of each data set; absent: all
 };
 
 struct Data {
@@ -25,7 +26,7 @@ struct Data {
 /// Reads data sets: JSON objects, one to a line, either of LongBench (`input`, `context`, `answers`, `all_classes`,
 /// `dataset`) or with a rendered `prompt`. `answers` is an array of texts, one text, or a text that holds such an
 /// array. A line without `dataset` belongs to the one that its file is named after. The length of an answer is the
-/// line's `max_tokens`, else the data set's in `lengths`, else `max_tokens`.
+/// line's `max_tokens`, else the data set's in `lengths`, else `max_tokens`; at most `longest_answer`.
 ///
 /// A line that cannot be used is among `bad_lines`; a blank one is passed over. Throws `std::invalid_argument` or
 /// `checkpoint_error` when a file cannot be read or a configuration file is damaged.

@@ -52,7 +52,7 @@ def use(plan, results):
     """The paper's Figure 7."""
     panels = []
     for scorer, run in plan.usage().items():
-        items = [item for data_set in run.collection.data_sets for item in results.load(run, data_set)["items"]]
+        items = [item for data_set in run.collection.data_sets for item in results.load(run, data_set)]
         if not items:
             raise Missing(f"any prompt of {run.title}, which are too long for the model")
         ranges = usage.groups(plan.layers, run.method.schedule)

@@ -41,5 +41,9 @@ LONGBENCH = {
 }
 
 
+# LongBench puts the prompts of these categories without a chat template.
+WITHOUT_CHAT = ("few-shot learning", "code completion")
+
+
 def category_of(dataset):
     return next((category for category, datasets in LONGBENCH.items() if dataset in datasets), None)

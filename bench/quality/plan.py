@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -16,15 +17,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench/quality/tasks"))
 import families  # noqa: E402
 
-PARTS = ("dense", "table", "sweep", "location", "usage")
+PARTS = ("dense", "table", "speed", "sweep", "location", "usage")
 BASELINES = ("random", "static", "compress")
+PRETRAINED = ROOT / "examples/models/models.txt"
 SWEEP_SPEEDUPS = (1.5, 2.0, 3.0, 4.0)
+PAPER_SPEEDUP = 2.34  # of multi-document QA, with a loss of at most 1 %
 LOCATION_KEEPS = (0.5, 0.3, 0.1)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says; counts of items are per category, divided among its data sets."""
+    """What the command line and the environment say; counts of items are per category, divided among its data sets."""
 
     model: pathlib.Path
     data: pathlib.Path | None  # None: made by tasks/make_data.py
@@ -32,6 +35,11 @@ class Settings:
     binaries: pathlib.Path
     out: pathlib.Path
     schedule_file: pathlib.Path
+    given: tuple = ()  # the fields that the environment has set
+    hours: float = 0.0  # 0: until all is measured
+    chat: bool = False
+    context: int = 0  # 0: the model's
+    longest_answer: int = 0  # 0: any
     prompts: str = ""
     lengths: str = ""
     dtype: str = "bf16"
@@ -47,25 +55,49 @@ class Settings:
     jobs: int = 2
 
 
-def settings(model, data, environment):
-    """Throws ValueError for a variable that is not a number from 1 on."""
+def is_pretrained(model):
+    """Whether `model` is the name of one that examples/models/fetch.sh makes."""
+    lines = PRETRAINED.read_text().splitlines()
+    return model in {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
+
+
+def fetched(name):
+    result = subprocess.run(["bash", ROOT / "examples/models/fetch.sh", name], stdout=subprocess.PIPE, text=True,
+                            check=True)
+    return pathlib.Path(result.stdout.strip())
+
+
+def settings(model, data, hours, chat, environment):
+    """`model` and `data` are paths or None; `model` may be the name of a pretrained model, which is measured as in the
+    paper: on LongBench with a context of 4096. Throws ValueError for a variable that is not a number from 1 on."""
+    pretrained = is_pretrained(model)
+    values = {"threads": os.cpu_count(), "hours": hours or 0, "chat": chat}
+    schedule_file = environment.get("SCHEDULES")
+    if pretrained:
+        values |= {"hours": hours or 3, "chat": True, "context": 4096, "longest_answer": 128}
+        data = data or pathlib.Path(environment.get("LAZYLLM_TEST_DATA") or ROOT.parent / "shared/data") / "longbench"
+        schedule_file = schedule_file or ROOT / f"examples/models/presets/{model}.json"
+        model = fetched(model)
     # A whole path, because evaluations go on only with the model of the same path.
     model = pathlib.Path(model).resolve() if model else ROOT / "examples/models/tiny"
-    build = pathlib.Path(environment.get("BUILD") or ROOT / "build/release")
-    values = {"threads": os.cpu_count()}
+    data = pathlib.Path(data) if data else None
+    given = []
     for field in dataclasses.fields(Settings):
         text = environment.get(field.name.upper())
-        if field.type is int and text:
-            if not text.isdigit() or int(text) < 1:
-                raise ValueError(f"{field.name.upper()}={text} is out of range, at least 1")
-            values[field.name] = int(text)
+        if text and field.type is int and (not text.isdigit() or int(text) < 1):
+            raise ValueError(f"{field.name.upper()}={text} is out of range, at least 1")
+        if text and field.type in (int, str):
+            values[field.name] = field.type(text)
+            given.append(field.name)
+    for field, name in (("prompts", "dataset2prompt.json"), ("lengths", "dataset2maxlen.json")):
+        if data and field not in values and (data / "config" / name).exists():
+            values[field] = str(data / "config" / name)
     values.setdefault("jobs", values["threads"])
-    return Settings(model=model, data=pathlib.Path(data) if data else None, build=build / "quality",
+    build = pathlib.Path(environment.get("BUILD") or ROOT / "build/release")
+    return Settings(model=model, data=data, build=build / "quality",
                     binaries=pathlib.Path(environment.get("BIN") or build / "bin"),
                     out=pathlib.Path(environment.get("OUT") or ROOT / "docs"),
-                    schedule_file=pathlib.Path(environment.get("SCHEDULES") or model / "schedules.json"),
-                    prompts=environment.get("PROMPTS", ""), lengths=environment.get("LENGTHS", ""),
-                    dtype=environment.get("DTYPE") or "bf16", **values)
+                    schedule_file=pathlib.Path(schedule_file or model / "schedules.json"), given=tuple(given), **values)
 
 
 @dataclass(frozen=True)
@@ -122,9 +154,9 @@ DENSE = Method("dense", ("--method", "dense"))
 
 def lazy(name, preset, schedule=None, method="lazy"):
     schedule = preset.schedule if schedule is None else schedule
-    return Method(name, ("--method", method, "--schedule", schedules.text_of(schedule), "--score", preset.score,
-                         "--protect-first", str(preset.protect_first), "--protect-last", str(preset.protect_last)),
-                  schedule)
+    options = [text for member, value in preset.options.items()
+               for text in (f"--{member.replace('_', '-')}", str(value))]
+    return Method(name, ("--method", method, "--schedule", schedules.text_of(schedule), *options), schedule)
 
 
 def digest(*texts):
@@ -154,20 +186,45 @@ class Plan:
         self.cost = schedules.Cost(config)
 
     @functools.cached_property
-    def presets(self):
-        """In the file's order: the mildest first."""
+    def schedule_file(self):
         path = self.options.schedule_file
         if not path.exists():
             raise NoSchedules(f"{path} is missing: lazyllm-calibrate makes it, SCHEDULES names another")
-        presets = schedules.read_presets(path, self.layers)
+        presets, default = schedules.read_presets(path, self.layers)
         if not any(preset.schedule for preset in presets.values()):
             raise ValueError(f"{path}: no preset prunes anything")
-        return {name: preset for name, preset in presets.items() if preset.schedule}
+        return {name: preset for name, preset in presets.items() if preset.schedule}, default
 
-    @functools.cached_property
+    @property
+    def presets(self):
+        """In the file's order: the mildest first."""
+        return self.schedule_file[0]
+
+    @property
     def best(self):
-        """Name of the preset that the baselines are compared with."""
-        return "1%" if "1%" in self.presets else next(iter(self.presets))
+        """Name of the preset that the baselines are compared with: the mildest one as fast as in the paper, about, else
+        the file's default."""
+        presets, default = self.schedule_file
+        fast = [name for name, preset in presets.items() if
+                self.cost.speedup(self.collections[-1].tokens, preset.schedule) >= 0.98 * PAPER_SPEEDUP]
+        return fast[0] if fast else default if default in presets else next(iter(presets))
+
+    @property
+    def baseline_speedup(self):
+        """What the keep shares of the baselines are solved for. Where the time is bounded it does not depend on the
+        presets, so that the baselines need not be run again with new ones."""
+        best = self.cost.speedup(self.collections[-1].tokens, self.presets[self.best].schedule)
+        return PAPER_SPEEDUP if self.bounded and best >= 0.98 * PAPER_SPEEDUP else best
+
+    @property
+    def bounded(self):
+        """Whether items are measured evenly until the time is over, not a number of them."""
+        return self.options.hours > 0
+
+    @property
+    def section(self):
+        """The name of what is written: a section of the document, and the start of its figures' names."""
+        return "quality" if self.shown_model() == "examples/models/tiny" else f"quality-{self.options.model.name}"
 
     @functools.cached_property
     def paper(self):
@@ -179,13 +236,17 @@ class Plan:
         return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
     def shown_variables(self):
-        """The settings on which results depend, where they are not the defaults, as NAME=VALUE; of paths the name."""
-        values = ((field, getattr(self.options, field.name)) for field in dataclasses.fields(Settings)
-                  if field.type in (int, str) and field.name not in ("threads", "jobs"))
-        return [f"{field.name.upper()}={pathlib.PurePath(str(value)).name}" for field, value in values
-                if value != field.default]
+        """The settings of the environment on which results depend, as NAME=VALUE; of paths the name."""
+        return [f"{name.upper()}={pathlib.PurePath(str(getattr(self.options, name))).name}"
+                for name in self.options.given if name not in ("threads", "jobs")]
 
     # Data and places
+
+    def common(self):
+        """What lazyllm-evaluate is given in every run, but for paths."""
+        o = self.options
+        return [*["--chat"] * o.chat, *["--context", str(o.context)] * (o.context > 0),
+                *["--longest-answer", str(o.longest_answer)] * (o.longest_answer > 0), "--dtype", o.dtype]
 
     def made_folder(self):
         """Of made data; the name changes with the code that makes them."""
@@ -228,7 +289,9 @@ class Plan:
         of_data = [self.made_folder().name]
         if self.options.data is not None:
             of_data = [sampled(path) for path in sorted(self.options.data.glob("*.jsonl"))]
-        key = digest(*map(sampled, names), *of_data, self.options.dtype, self.options.prompts, self.options.lengths)
+        o = self.options
+        key = digest(*map(sampled, names), *of_data, o.dtype, o.prompts, o.lengths,
+                     *map(str, (o.chat, o.context, o.longest_answer)))
         return self.options.build / f"results-{key}"
 
     def place(self, run, data_set):
@@ -242,8 +305,9 @@ class Plan:
 
     def filter(self, method, keep, seeds):
         preset = self.presets[self.best]
-        arguments = ("--method", method, "--keep", f"{keep:g}", "--protect-first", str(preset.protect_first),
-                     "--protect-last", str(preset.protect_last))
+        arguments = ("--method", method, "--keep", f"{keep:g}",
+                     "--protect-first", str(preset.options["protect_first"]),
+                     "--protect-last", str(preset.options["protect_last"]))
         if method == "random-drop":
             arguments += ("--seeds", str(seeds))
         return Method(method, arguments, ((0, keep),))
@@ -270,8 +334,10 @@ class Plan:
         if method == "paper":
             return lazy(f"the paper's score, {speedup:.2f}x", self.paper, schedule)
         if method == "static":
-            protected = dataclasses.replace(self.presets[self.best], schedule=(), score="last+layers")
-            return lazy(f"static, {speedup:.2f}x", protected, schedule, "static")
+            best = self.presets[self.best].options
+            preset = schedules.Preset((), {name: best[name] for name in ("protect_first", "protect_last")}
+                                      | {"score": "last+layers"})
+            return lazy(f"static, {speedup:.2f}x", preset, schedule, "static")
         return self.filter({"random": "random-drop", "compress": "compress"}[method], schedule[0][1], seeds)
 
     # Parts: what they measure, by name, so that the tables find it again.
@@ -279,30 +345,40 @@ class Plan:
     def dense(self):
         return {c.name: Run(f"dense {c.name}", DENSE, c, self.options.items) for c in self.collections}
 
-    def table(self):
-        """{row: (run for scores, timed run)}"""
+    def rows(self):
+        """{row: its method} of the paper's tables."""
         o, collection = self.options, self.collections[-1]
-        speedup = self.cost.speedup(collection.tokens, self.presets[self.best].schedule)
         methods = {"dense": DENSE}
         for name in BASELINES:
-            method = self.at(name, speedup, collection.tokens, o.seeds)
+            method = self.at(name, self.baseline_speedup, collection.tokens, o.seeds)
             if method is not None:
                 methods[name] = method
         methods["lazy"] = lazy("the paper's schedule", self.paper)
         for name, preset in self.presets.items():
             methods[name] = lazy(f"preset {name}", preset)
-        return {row: (Run(f"table {row}", method, collection, o.table_items),
-                      None if row == "dense" else Run(f"table {row}, timed", method, collection, o.timed_items, True))
-                for row, method in methods.items()}
+        return methods
+
+    def table(self):
+        """{row: run}"""
+        return {row: Run(f"table {row}", method, self.collections[-1], self.options.table_items)
+                for row, method in self.rows().items()}
+
+    def speed(self):
+        """{row: timed run}"""
+        return {row: Run(f"{row}, timed", method, self.collections[-1], self.options.timed_items, True)
+                for row, method in self.rows().items() if row != "dense"}
 
     def sweep(self):
         """{line: [runs]}; line "dense" has one."""
         o, collection = self.options, self.collections[0]
         best = self.cost.speedup(collection.tokens, self.presets[self.best].schedule)
-        speedups = sorted([best] + [speedup for speedup in SWEEP_SPEEDUPS if abs(speedup / best - 1) > 0.1])
+        speedups = SWEEP_SPEEDUPS[:3] if self.bounded else SWEEP_SPEEDUPS
+        with_best = sorted([best] + [speedup for speedup in speedups if abs(speedup / best - 1) > 0.1])
         lines = {"dense": [DENSE]}
         for line in (*BASELINES, "paper", "best"):
-            methods = [self.at(line, speedup, collection.tokens, o.sweep_seeds) for speedup in speedups]
+            # Where the time is bounded, fewer points have more items; the table compares the baselines with the preset.
+            points = speedups if self.bounded and line != "best" else with_best
+            methods = [self.at(line, speedup, collection.tokens, o.sweep_seeds) for speedup in points]
             lines[line] = [method for method in methods if method]
         return {line: [Run(f"sweep {line} {i + 1}/{len(methods)}", method, collection, o.sweep_items)
                        for i, method in enumerate(methods)] for line, methods in lines.items()}
@@ -312,7 +388,7 @@ class Plan:
         collection = self.collections[0]
         runs = {"dense": {0: Run("location dense", DENSE, collection, self.options.sweep_items)}}
         for scorer, preset in (("paper", self.paper), ("best", self.presets[self.best])):
-            for keep in LOCATION_KEEPS:
+            for keep in LOCATION_KEEPS[1:2] if self.bounded else LOCATION_KEEPS:
                 runs[scorer, keep] = {
                     layer: Run(f"location {scorer}, keep {keep:g} after layer {layer}",
                                lazy("location", preset, ((layer, keep),)), collection, self.options.sweep_items)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures the quality of every method and writes tables and figures; see run.sh."""
 
+import argparse
 import contextlib
 import os
-import pathlib
 import subprocess
 import sys
 import time
@@ -15,33 +15,33 @@ import plot
 import results as reading
 import tables
 
-BEGIN, END = "<!-- quality begin -->", "<!-- quality end -->"
+
+def with_section(document, name, title, content):
+    """The document with what stands between the markers of section `name` replaced; with a section that has markers,
+    where it has none."""
+    begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
+    if begin not in document and end not in document:
+        document = document.rstrip("\n") + f"\n\n## {title}\n\n{begin}\n{end}\n"
+    if document.count(begin) != 1 or document.count(end) != 1 or document.index(end) < document.index(begin):
+        raise ValueError(f"the document needs one '{begin}' and one '{end}' after it, or neither")
+    head, rest = document.split(begin)
+    return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-def with_section(document, content):
-    """The document with what stands between its markers replaced; with a section that has markers, where it has
-    none."""
-    if BEGIN not in document and END not in document:
-        document = document.rstrip("\n") + f"\n\n## Quality\n\n{BEGIN}\n{END}\n"
-    if document.count(BEGIN) != 1 or document.count(END) != 1 or document.index(END) < document.index(BEGIN):
-        raise ValueError(f"the document needs one '{BEGIN}' and one '{END}' after it, or neither")
-    head, rest = document.split(BEGIN)
-    return head + BEGIN + "\n" + content + "\n" + END + rest.split(END)[1]
-
-
-def made(part, plan, results):
+def made(part, plan):
     """The part's sections and its picture, or None for a part without one."""
+    # Dense scores are of the same items as the tables where the time is bounded.
+    results = reading.Results(plan, "table" if part == "dense" and plan.bounded else part)
     sections = [make(plan, results) for make in tables.TABLES[part]]
     return sections, plot.svg(figures.FIGURES[part](plan, results)) if part in figures.FIGURES else None
 
 
-def write(plan, context, command):
+def write(plan, machine, command):
     """Tables and figures of all parts that have been measured. Returns why the others are left out."""
-    results = reading.Results(plan)
     out, sections, pictures, left_out = plan.options.out, [], {}, []
     for part in planning.PARTS:
         try:
-            texts, picture = made(part, plan, results)
+            texts, picture = made(part, plan)
         except reading.Missing as missing:
             left_out.append(f"{part} is left out: there is no result of {missing}")
         except planning.NoSchedules as missing:
@@ -49,15 +49,17 @@ def write(plan, context, command):
         else:
             sections += texts
             if picture:
-                pictures[f"quality-{part}.svg"] = picture
+                pictures[f"{plan.section}-{part}.svg"] = picture
     if not sections:
         raise ValueError(f"there are no results in {plan.folder}")
     with contextlib.suppress(reading.Missing):
-        sections.insert(0, tables.bars(plan, results))
+        sections.insert(0, tables.bars(plan, reading.Results(plan, "table")))
     document = out / "benchmarks.md"
     text = document.read_text() if document.exists() else "# Benchmarks\n"
+    context = "; ".join([machine, "commit " + ", ".join(measure.measured_at(plan)), time.strftime("%F", time.gmtime())])
     content = "\n\n".join([tables.code(command), context, *sections])
-    text = with_section(text, content)
+    title = "Quality" if plan.section == "quality" else f"Quality of {plan.options.model.name}"
+    text = with_section(text, plan.section, title, content)
     out.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         (out / name).write_text(picture)
@@ -66,32 +68,51 @@ def write(plan, context, command):
     return left_out
 
 
+def options_of(arguments):
+    p = argparse.ArgumentParser(prog="run.sh", description="Measures the quality of every method; see README.md.")
+    p.add_argument("parts", nargs="*", metavar="PART",
+                   help=f"{', '.join(planning.PARTS)}: by default all; figures: no part, tables anew")
+    p.add_argument("--model", help="a Hugging Face folder, or a name of examples/models/models.txt (default: "
+                                   "examples/models/tiny)")
+    p.add_argument("--data", help="folder of JSONL (default: made questions; of a named model $LAZYLLM_TEST_DATA/longbench)")
+    p.add_argument("--hours", type=float, help="measure items evenly from all data sets for so long (of a named model: 3)")
+    p.add_argument("--chat", action="store_true", help="put prompts in the model's chat template (of a named model: yes)")
+    options = p.parse_args(arguments)
+    for part in options.parts:
+        if part not in (*planning.PARTS, "figures"):
+            p.error(f"'{part}' is not a part; there are {', '.join(planning.PARTS)} and figures")
+    if options.hours is not None and not 0 < options.hours < 1000:
+        p.error(f"--hours {options.hours:g} is out of range, above 0 and below 1000")
+    return options
+
+
 def main(arguments):
-    parts = []
-    while arguments and arguments[0] in (*planning.PARTS, "figures"):
-        parts.append(arguments.pop(0))
-    if len(arguments) > 2 or any(argument.startswith("-") for argument in arguments):
-        sys.exit(f"run.sh: '{' '.join(arguments)}' is not [PART...] [MODEL] [DATA]; the parts are "
-                 f"{', '.join(planning.PARTS)} and figures")
+    o = options_of(arguments)
     start = time.monotonic()
     try:
-        model, data = (*arguments, None, None)[:2]
-        options = planning.settings(model, data, os.environ)
-        plan = planning.Plan(options)
-        options.build.mkdir(parents=True, exist_ok=True)
-        measured = [part for part in parts if part != "figures"] if parts else list(planning.PARTS)
+        plan = planning.Plan(planning.settings(o.model, o.data, o.hours, o.chat, os.environ))
+        plan.options.build.mkdir(parents=True, exist_ok=True)
+        measured = [part for part in o.parts or planning.PARTS if part != "figures" and (
+            o.parts or not plan.bounded or part != "dense")]
         for part in measured:
             plan.runs(part)  # so that what is wrong with the settings is found before the work
-        if measured and data is None:
+        if measured and plan.options.data is None:
             measure.make_data(plan)
-        command = " ".join([*plan.shown_variables(), "bash bench/quality/run.sh", *parts, *([plan.shown_model()] if model else []),
-                            *([pathlib.Path(data).name] if data else [])])
-        context = os.environ.get("CONTEXT", "")
+        data = plan.options.data
+        shown = [*plan.shown_variables(), "bash bench/quality/run.sh", *o.parts]
+        for option, value in (("model", o.model and plan.shown_model()), ("data", data and data.name), ("hours", o.hours)):
+            shown += [f"--{option} {value}"] * bool(value)
+        command, machine = " ".join(shown + ["--chat"] * o.chat), os.environ.get("MACHINE", "")
+
         # What is finished is written at once; who stops here has that.
-        for part in measured or ["figures"]:
-            if part != "figures":
-                measure.Measurement(plan).measure(part)
-            left_out = write(plan, context, command)
+        left_out = []
+
+        def written():
+            left_out[:] = write(plan, machine, command)
+
+        measure.Measurement(plan, os.environ.get("COMMIT", "")).measure_parts(measured, written)
+        if not measured:
+            written()
         for reason in left_out:
             measure.say(reason)
     except (OSError, ValueError, KeyError, measure.Failure, subprocess.CalledProcessError) as error:

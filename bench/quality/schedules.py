@@ -5,17 +5,18 @@ A schedule is a list of (layer, keep): after `layer` layers have run, the share 
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How a run prunes, as schedules.json has it."""
+    """How a run prunes, as a schedule file has it; `options` are the members beside the schedule."""
 
     schedule: tuple
-    score: str = "last"
-    protect_first: int = 0
-    protect_last: int = 1
+    options: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "options", {"score": "last", "protect_first": 0, "protect_last": 1, **self.options})
 
 
 def parse(text):
@@ -34,13 +35,13 @@ def paper(layers):
 
 
 def read_presets(path, layers):
-    """{name: Preset} of a schedule file."""
+    """{name: Preset} of a schedule file, and the name of its default, which may be None."""
     file = json.loads(path.read_text())
     if file.get("layers") != layers:
         raise ValueError(f"{path} was made for a model of {file.get('layers')} layers, this one has {layers}")
-    return {name: Preset(parse(preset["schedule"]), preset.get("score", "last"), preset.get("protect_first", 0),
-                         preset.get("protect_last", 1))
-            for name, preset in file["presets"].items()}
+    return {name: Preset(parse(preset["schedule"]),
+                         {member: value for member, value in preset.items() if member not in ("schedule", "measured")})
+            for name, preset in file["presets"].items()}, file.get("default")
 
 
 class Cost:

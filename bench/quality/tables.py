@@ -21,16 +21,21 @@ def command(run, plan):
     o = plan.options
     files = "".join(f"--{option} {pathlib.PurePath(file).name} "
                     for option, file in (("prompts", o.prompts), ("lengths", o.lengths)) if file)
-    return (f"lazyllm-evaluate --model {plan.shown_model()} --data {run.collection.name} {files}--dtype {o.dtype} "
-            f"{run.method.command()}")
+    return (f"lazyllm-evaluate --model {plan.shown_model()} --data {run.collection.name} {files}"
+            f"{' '.join(plan.common())} {run.method.command()}")
 
 
 def code(*lines):
     return "```\n" + "\n".join(lines) + "\n```"
 
 
-def counted(run):
+def counted(run, results):
     """How many items of each category, and of each of its data sets."""
+    if results.plan.bounded:
+        by_set = results.by_data_set(run)
+        counts = [f.items for f in by_set.values()]
+        of_each = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(min(counts))
+        return f"{plural(sum(counts), 'item')}, {of_each} of each of {plural(len(by_set), 'data set')}"
     by_category = {}
     for data_set in run.collection.data_sets:
         by_category.setdefault(data_set.category, []).append(run.limit(data_set))
@@ -67,9 +72,13 @@ def dense(plan, results):
 # The paper's tables
 
 
-def cell(f):
-    measured = "" if f.ttft is None else f" / {f.ttft:.2f}x"
-    return f"{f.score:.1f}{measured} / {f.ideal:.2f}x"
+def between(values):
+    low, high = reading.interval(values)
+    return f" [{low:.0f}, {high:.0f}]"
+
+
+def speedup(value):
+    return "–" if value is None else f"{value:.2f}x"
 
 
 def of_paper(entries, categories):
@@ -79,42 +88,57 @@ def of_paper(entries, categories):
 
 
 def table_1(plan, results):
-    rows, runs = [], plan.table()
-    dense_figures = results.by_category(runs["dense"][0])
+    rows, runs, timed = [], plan.table(), plan.speed()
+    dense_figures = results.by_category(runs["dense"])
+    dense_drawn = reading.drawn(results.by_data_set(runs["dense"]))["average"]
     categories = list(dense_figures)
-    commands = []
-    for row, (run, timed) in runs.items():
-        measured = results.by_category(run, timed)
-        average = relative(measured, dense_figures)["average"]
+    commands, was_timed = [], False
+    for row, run in runs.items():
+        measured = results.by_category(run, timed.get(row))
+        was_timed = was_timed or measured["average"].ttft is not None
+        drawn = reading.drawn(results.by_data_set(run))
+        share = f"{100 * measured['average'].score / dense_figures['average'].score:.1f} %"
+        shares = [100 * own / of for own, of in zip(drawn["average"], dense_drawn) if of > 0]
+        share += between(shares) if row != "dense" and shares else ""
         name = ROWS.get(row, f"LazyLLM, preset {row}")
-        shown = [f"{f.score:.1f}" if row == "dense" else cell(f) for f in measured.values()]
-        rows.append([f"**{name}**", *shown, f"{average:.1f} %"])
+        shown = [f"{f.score:.1f}{between(drawn[category])}"
+                 + ("" if row == "dense" else f" / {speedup(f.ttft)} / {speedup(f.ideal)}")
+                 for category, f in measured.items()]
+        rows.append([f"**{name}**", *shown, share])
         commands.append(command(run, plan))
         for model in paper.MODELS if row in paper.TABLE_1 else ():
             theirs, of_dense = (of_paper(paper.TABLE_1[name][model], categories) for name in (row, "dense"))
-            share = mean(100 * score / dense for (score, _), (dense, _) in zip(theirs[:-1], of_dense))
-            rows.append([f"paper, {model}", *(f"{score:.2f}" + (f" / {speed:.2f}x" if row != "dense" else "")
-                                              for score, speed in theirs), f"{share:.1f} %"])
-    run, timed = next(pair for pair in runs.values() if pair[1] is not None)
-    seeds = plan.options.seeds
-    note = (f"Score / measured TTFT speedup / ideal TTFT speedup by operation count; of the paper score / measured "
-            f"TTFT speedup. {counted(run)}, prompts of {run.collection.name}; times of {timed.items} of each data set "
-            f"on {plural(plan.options.threads, 'thread')}. Random drop is the mean of {plural(seeds, 'seed')}. The keep shares of random "
-            f"drop and static pruning are solved for the ideal speedup of preset {plan.best}; compression keeps the "
-            "share of random drop, and its own time counts. All three protect the first and last tokens that the preset protects. Last "
-            "column: score in percent of dense, mean over the categories.")
+            rows.append([f"paper, {model}", *(f"{points:.2f}" + (f" / {speed:.2f}x" if row != "dense" else "")
+                                              for points, speed in theirs),
+                         f"{100 * theirs[-1][0] / of_dense[-1][0]:.1f} %"])
+    o, run = plan.options, runs["dense"]
+    times = (f"times of at most {o.timed_items} of each data set on {plural(o.threads, 'thread')}" if was_timed else
+             "speedups (–) have not been measured")
+    note = (f"Score [95 % interval by bootstrap over the items] / measured TTFT speedup / ideal TTFT speedup by operation "
+            f"count; of the paper score / measured TTFT speedup. {counted(run, results)}, prompts of "
+            f"{run.collection.name}; {times}.{limits(o)} Random drop is the mean of {plural(o.seeds, 'seed')}. The keep "
+            f"shares of random drop and static pruning are solved for an ideal speedup of {plan.baseline_speedup:.2f}x, to "
+            f"be compared with preset {plan.best}; compression keeps the share of random drop, and its own time counts. All "
+            "three protect the first and last tokens that the preset protects. Last column: the average in percent of dense.")
     return (f"### The paper's Table 1\n\n{code(*commands)}\n\n{note}\n\n"
             f"{table(['method', *categories, 'of dense'], rows)}")
 
 
+def limits(options):
+    """What prompts and answers are cut to."""
+    text = f" Prompt and answer have at most {options.context} tokens; longer prompts lose their middle." * (
+        options.context > 0)
+    return text + f" Answers are capped at {options.longest_answer} tokens." * (options.longest_answer > 0)
+
+
 def table_2(plan, results):
-    runs, rows = plan.table(), []
-    ours = {row: results.by_category(*runs[row]) for row in ("lazy", plan.best)}
+    runs, timed, rows = plan.table(), plan.speed(), []
+    ours = {row: results.by_category(runs[row], timed[row]) for row in ("lazy", plan.best)}
     for i, category in enumerate(ours["lazy"]):
         row = [category]
         for measured in ours.values():
             f = measured[category]
-            row += [f"{f.computed:.1f} %", f"{f.generation:.2f}x", f"{f.reserved:.0f} %", f"{f.filled:.0f} %"]
+            row += [f"{f.computed:.1f} %", speedup(f.generation), f"{f.reserved:.0f} %", f"{f.filled:.0f} %"]
         for model in paper.MODELS:
             computed, speed = of_paper(paper.TABLE_2[model], list(ours["lazy"]))[i]
             row += [f"{computed:.1f} %", f"{speed:.2f}x"]
@@ -146,17 +170,34 @@ def at_speedup(points, speedup):
 
 
 def losses(plan, results):
-    """{row: (mean loss, category of the worst, its loss, ideal speedup)} in percent of dense, of Table 1's LazyLLM."""
+    """{row: (loss of the average, category of the worst, its loss, ideal speedup)} in percent of dense, of Table 1's
+    LazyLLM."""
     runs = plan.table()
-    dense_figures = results.by_category(runs["dense"][0])
+    dense_figures = results.by_category(runs["dense"])
     found = {}
     for row in ("lazy", *plan.presets):
-        measured = results.by_category(runs[row][0])
+        measured = results.by_category(runs[row])
         shares = relative(measured, dense_figures)
-        average = shares.pop("average")
+        del shares["average"]
         worst = min(shares, key=shares.get)
-        found[row] = (100 - average, worst, 100 - shares[worst], measured["average"].ideal)
+        found[row] = (100 - 100 * measured["average"].score / dense_figures["average"].score, worst,
+                      100 - shares[worst], measured["average"].ideal)
     return found
+
+
+def margins_in_table(plan, results):
+    """As `margins`, of Table 1, whose random drop and static pruning have the preset's ideal speedup."""
+    runs = plan.table()
+    measured = {row: results.by_category(run) for row, run in runs.items()}
+    shares = {row: relative(figures, measured["dense"]) for row, figures in measured.items()}
+    found = {}
+    for baseline in (row for row in BASELINES if row in runs):
+        by_category = {category: share - shares[baseline][category]
+                       for category, share in shares[plan.best].items() if category != "average"}
+        worst = min(by_category, key=by_category.get)
+        found[baseline] = (by_category[worst], worst, sum(margin > 0 for margin in by_category.values()),
+                           len(by_category), True)
+    return measured[plan.best]["average"].ideal, found
 
 
 def margins(plan, results):
@@ -205,14 +246,14 @@ def dense_bars(plan, results):
 
 
 def margin_bars(plan, results):
-    speedup, found = margins(plan, results)
+    ideal, found = (margins_in_table if plan.bounded else margins)(plan, results)
     rows = []
     for baseline, (lowest, category, wins, of, reached) in found.items():
         own_time = ", its own time not counted" if baseline == "compress" else ""
         nearest = "" if reached else "; its nearest point is compared, as it has none on both sides"
         rows.append([f"LazyLLM (preset {plan.best}) above {ROWS[baseline]} in every category at equal ideal speedup"
                      f"{own_time}",
-                     f"{wins} of {of} categories at {speedup:.2f}x; smallest margin {lowest:+.1f} points of percent of "
+                     f"{wins} of {of} categories at {ideal:.2f}x; smallest margin {lowest:+.1f} points of percent of "
                      f"dense ({category}){nearest}",
                      met(wins == of, f"{-lowest:.1f} points in {category}")])
     return rows
@@ -222,18 +263,20 @@ def loss_bars(plan, results):
     found = losses(plan, results)
 
     def reached(row):
-        average, worst, loss, speedup = found[row]
-        return f"mean {average:.1f} %, worst {loss:.1f} % ({worst}), ideal {speedup:.2f}x"
+        average, worst, loss, ideal = found[row]
+        return f"average {average:.1f} %, worst {loss:.1f} % ({worst}), ideal {ideal:.2f}x"
 
     def shortfall(row, bar_average, bar_worst, bar_speedup):
-        average, _, loss, speedup = found[row]
+        average, _, loss, ideal = found[row]
         return ([f"{average - bar_average:.1f} % more on average"] * (average > bar_average)
                 + [f"{loss - bar_worst:.1f} % more in the worst"] * (loss > bar_worst)
-                + [f"{bar_speedup - speedup:.2f}x slower"] * (speedup < bar_speedup))
+                + [f"{bar_speedup - ideal:.2f}x slower"] * (ideal < bar_speedup))
 
     rows = []
-    for text, *bar in (("loss <= 1 % on average and <= 3 % in every category at >= 2.34x", 1, 3, 2.34),
-                       ("loss <= 10 % on average at >= 3.0x", 10, 100, 3.0)):
+    first = ("loss <= 1 % of the average and <= 3 % in every category at >= 2.34x", 1, 3, 2.34)
+    if plan.bounded:
+        first = ("loss <= 1 % of the average at >= 2.34x", 1, 100, 2.34)
+    for text, *bar in (first, ("loss <= 10 % of the average at >= 3.0x", 10, 100, 3.0)):
         presets = list(plan.presets)
         # The fewest misses; of these, among presets that are fast enough, the smallest loss.
         row = min(presets, key=lambda name: (len(shortfall(name, *bar)), found[name][3] < bar[2], found[name][0]))
@@ -246,15 +289,16 @@ def loss_bars(plan, results):
 
 def bars(plan, results):
     rows = []
-    for part in (dense_bars, margin_bars, loss_bars):
+    for part in (margin_bars, loss_bars) if plan.bounded else (dense_bars, margin_bars, loss_bars):
         try:
             rows += part(plan, results)
         except (reading.Missing, NoSchedules):
             pass
     if not rows:
         raise reading.Missing("any run with a bar")
-    note = ("Losses in percent of the dense score of the same items, from the runs of Table 1; margins from the sweep, "
-            "between whose points scores are interpolated.")
+    margins_from = "as are margins" if plan.bounded else "margins from the sweep, between whose points scores are interpolated"
+    note = (f"Losses in percent of the dense score of the same items, from the runs of Table 1; {margins_from}. "
+            f"Categories in which dense scores below {reading.LEAST_DENSE} do not count.")
     return f"### What was to be reached\n\n{note}\n\n{table(['bar', 'reached', 'met'], rows)}"
 
 
@@ -267,28 +311,30 @@ def sweep(plan, results):
     commands = [command(runs[line][0], plan) for line in figures.LINES if runs[line]]
     return ("### Speed against quality, as the paper's Figure 5\n\n"
             f"{code(*commands)}\n\nThe first point of each line; the others differ in their keep shares. "
-            f"{counted(runs['dense'][0])}, prompts of {collection.name}; random drop is the mean of "
+            f"{counted(runs['dense'][0], results)}, prompts of {collection.name}; random drop is the mean of "
             f"{plural(plan.options.sweep_seeds, 'seed')}. The time of compression's own language model counts."
-            f"\n\n![Score against TTFT speedup](quality-sweep.svg)")
+            f"\n\n![Score against TTFT speedup]({plan.section}-sweep.svg)")
 
 
 def location(plan, results):
     runs = plan.location()
     some = next(iter(next(by_layer for key, by_layer in runs.items() if key != "dense").values()))
     return ("### Where to prune, as the paper's Figure 6\n\n"
-            f"{code(command(some, plan))}\n\nOne pruning layer and what it keeps; {counted(some).lower()}, mean over "
-            "the categories.\n\n![Score against the pruning layer](quality-location.svg)")
+            f"{code(command(some, plan))}\n\nOne pruning layer and what it keeps; {counted(some, results).lower()}, mean "
+            f"over the categories.\n\n![Score against the pruning layer]({plan.section}-location.svg)")
 
 
 def usage(plan, results):
     runs = plan.usage()
-    commands = [f"lazyllm-generate --model {plan.shown_model()} --dtype {plan.options.dtype} --trace FILE "
+    o = plan.options
+    own = [*["--chat"] * o.chat, *["--context", str(o.context)] * (o.context > 0), "--dtype", o.dtype]
+    commands = [f"lazyllm-generate --model {plan.shown_model()} {' '.join(own)} --trace FILE "
                 f"--prompt-file FILE {' '.join(run.method.arguments[2:])}" for run in runs.values()]
     return ("### Tokens used, as the paper's Figure 7\n\n"
             f"{code(*commands)}\n\nShare of the prompt's tokens that a layer has used at least once, mean over "
-            f"{plural(plan.options.usage_items, 'prompt')} of each data set; layers between two pruning layers form a stage. An "
-            "answer that has ended uses nothing more.\n\n![Share of the prompt used](quality-usage.svg)")
+            f"at most {plural(o.usage_items, 'prompt')} of each data set; layers between two pruning layers form a stage. An "
+            f"answer that has ended uses nothing more.\n\n![Share of the prompt used]({plan.section}-usage.svg)")
 
 
 # Part -> its tables.
-TABLES = {"dense": (dense,), "table": (table_1, table_2), "sweep": (sweep,), "location": (location,), "usage": (usage,)}
+TABLES = {"dense": (dense,), "table": (table_1, table_2), "speed": (), "sweep": (sweep,), "location": (location,), "usage": (usage,)}

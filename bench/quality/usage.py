@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import tempfile
 
+import paper
+
 MOST_GROUPS = 4
 
 
@@ -50,30 +52,31 @@ def prompt_of(line, data_set, options):
     length = line.get("max_tokens")
     if length is None:
         length = json.loads(pathlib.Path(options.lengths).read_text())[name] if options.lengths else 64
-    return prompt, length
+    return prompt, min(length, options.longest_answer or length)
 
 
-def measure(plan, run, data_set):
+def measure(plan, run, data_set, limit):
     """Writes the shares of the first items of a data set. Prompts that the model cannot run are left out."""
     o, place, items, left_out = plan.options, plan.place(run, data_set), [], []
     arguments = run.method.arguments[2:]  # without --method, which lazyllm-generate has not
     with open(data_set.path) as file, tempfile.TemporaryDirectory() as folder:
         prompt_file, trace_file = f"{folder}/prompt", f"{folder}/trace.json"
         for line in file:
-            if len(items) == run.items:
+            if len(items) == limit:
                 break
             prompt, length = prompt_of(json.loads(line), data_set, o)
             pathlib.Path(prompt_file).write_text(prompt)
+            chat = o.chat and data_set.category not in paper.WITHOUT_CHAT
             result = subprocess.run([o.binaries / "lazyllm-generate", "--model", o.model, "--prompt-file", prompt_file,
-                                     *arguments, "--max-tokens", str(length), "--dtype", o.dtype, "--threads",
-                                     str(max(1, o.threads // o.jobs)), "--trace", trace_file],
+                                     *arguments, "--max-tokens", str(length), *["--chat"] * chat,
+                                     *["--context", str(o.context)] * (o.context > 0), "--dtype", o.dtype,
+                                     "--threads", str(max(1, o.threads // o.jobs)), "--trace", trace_file],
                                     capture_output=True, check=False)
             if result.returncode:
                 left_out.append(result.stderr.decode(errors="replace").strip()[-200:])
                 continue
             trace = json.loads(pathlib.Path(trace_file).read_text())
             items.append({"shares": used_shares(trace, trace[0]["new_tokens"])})
-    place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_suffix(".partial")
-    partial.write_text(json.dumps({"data": {"limit": run.items}, "items": items, "left_out": left_out}))
+    partial.write_text(json.dumps({"data": {"limit": limit}, "items": items, "left_out": left_out}))
     partial.replace(place)

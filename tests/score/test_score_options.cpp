@@ -174,11 +174,22 @@ TEST_CASE("AttentionScore: sizes and strides that cannot be are refused by name"
   CHECK(with([](FreeBlock& b) { b.query_rows.row_stride = -64; }) ==
         where + "row_stride of the queries -64 is out of range, at least 0");
   CHECK(with([](FreeBlock& b) { b.query_rows.head_stride = -1; }) ==
-        where + "head_stride of the queries -1 is out of range, at least 0");
+        where + "head_stride of the queries -1 is out of range, at least 1");
+  CHECK(with([](FreeBlock& b) { b.query_rows.head_stride = 0; }) ==
+        where + "head_stride of the queries 0 is out of range, at least 1");
+  CHECK(with([](FreeBlock& b) {
+          b.query_rows.heads = b.contiguous.kv_heads = 1;
+          b.query_rows.row_stride = b.query_rows.head_stride = b.contiguous.head_stride = 0;
+        }) == "nothing was thrown");
+  for (const float scale : {0.0F, -1.0F, not_a_number}) {
+    CHECK(with([scale](FreeBlock& b) { b.query_rows.scale = scale; }).find("scale ") != std::string::npos);
+  }
+  CHECK(with([](FreeBlock& b) { b.query_rows.scale = 0; }) ==
+        where + "scale 0 of the queries is out of range: finite and above 0");
   CHECK(with([](FreeBlock& b) { b.contiguous.position_stride = -64; }) ==
-        where + "position_stride of K -64 is out of range, at least 0");
+        where + "position_stride of K -64 is out of range, at least 1");
   CHECK(with([](FreeBlock& b) { b.contiguous.head_stride = -8; }) ==
-        where + "head_stride of K -8 is out of range, at least 0");
+        where + "head_stride of K -8 is out of range, at least 1");
   const auto paged = [](const std::function<void(PagedKeys<float>&)>& change) {
     FreePagedBlock block;
     change(block.pages);
@@ -186,7 +197,7 @@ TEST_CASE("AttentionScore: sizes and strides that cannot be are refused by name"
   };
   CHECK(paged([](PagedKeys<float>&) {}) == "nothing was thrown");
   CHECK(paged([](PagedKeys<float>& k) { k.page_stride = -1; }) ==
-        where + "page_stride of K -1 is out of range, at least 0");
+        where + "page_stride of K -1 is out of range, at least 1");
   CHECK(paged([](PagedKeys<float>& k) { k.page_size = 0; }) == where + "page_size 0 of K is out of range, at least 1");
   CHECK(paged([](PagedKeys<float>& k) { k.kv_heads = 3; }).find("8 query heads on 3") != std::string::npos);
 }

@@ -24,12 +24,4 @@ void score_one(Context& context, const QueryRows<T>& queries, Index first_row, s
   });
 }
 
-/// Copies row `from[i]` of `source` to row `to[i]` of `target` by `context`'s backend.
-template <class Context, class T>
-void copy_one(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
-              std::span<const Index> to) {
-  const RowCopy<T> copy{source, from, target, to};
-  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
-}
-
 }  // namespace lazyllm::test

@@ -14,6 +14,7 @@ struct Script {
   bool rows_right = true;  // each row had been through every earlier block exactly once, and no block ran for no rows
   Index feed_forward_rows = 0;   // rows that ran through a feed-forward
   std::vector<Position> active;  // of sequence 0 in the layer that ran last
+  Index scored_layer = -1;       // the last layer whose scores were asked for
 };
 
 /// An attention block without arithmetic. A row is {attention blocks run, feed-forwards run, 100 + position}, so that a
@@ -36,6 +37,7 @@ struct ScriptedAttention {
   }
 
   void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+    script->scored_layer = layer;
     const Positions keys = plan.sequence(window.sequence).keys;
     for (std::size_t i = 0; i < keys.size(); ++i) scores[i] = script->scores[static_cast<std::size_t>(keys[i])];
   }

@@ -18,6 +18,7 @@
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
+#include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
@@ -38,6 +39,7 @@ struct Options {
   bool chat = false;
   PruningOptions pruning;
   Index max_tokens = 64;
+  std::optional<Index> context;
   Sampling sampling;
   bool compare = false;
   Index repeats = 3;
@@ -128,6 +130,13 @@ void generate(const Options& options) {
     prompt = options.chat ? open_chat_template(options.model.tokenizer_path()).encode(*tokenizer, text)
                           : tokenizer->encode(text, true);
   }
+  if (options.context) {
+    if (*options.context < options.max_tokens + 2) {
+      fail("--context ", *options.context, " is out of range: at least ", options.max_tokens + 2,
+           ", 2 more than --max-tokens");
+    }
+    prompt = cut_middle(std::move(prompt), *options.context - options.max_tokens);
+  }
   check(config, prompt, options.max_tokens);
 
   // What can be wrong with the options is found before the weights are loaded.
@@ -198,6 +207,9 @@ int main(int argc, char** argv) {
   add_chat_option(app, options.chat);
   add_pruning_options(app, options.pruning);
   add_number(app, "--max-tokens", options.max_tokens, "tokens to generate at most", {.least = 1});
+  add_number(app, "--context", options.context,
+             "longest prompt and answer in tokens; a longer prompt loses its middle (default: it is an error)",
+             {.least = 1});
   add_number(app, "--temperature", options.sampling.temperature,
              "0: always the most likely token; above: draw, the flatter the higher")
       ->type_name("T");

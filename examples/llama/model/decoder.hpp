@@ -139,9 +139,8 @@ class LazyDecoder : public DecoderState<T, Device> {
 
   /// `pruner` is that of all sequences. Throws `lazyllm::cuda_error` without device memory.
   LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,
-              Pruner pruner)
-      : LazyDecoder(model, size, execution,
-                    std::vector<Pruner>(static_cast<std::size_t>(size.sequences), std::move(pruner))) {}
+              const Pruner& pruner)
+      : LazyDecoder(model, size, execution, std::vector<Pruner>(static_cast<std::size_t>(size.sequences), pruner)) {}
 
   /// With a pruner for each sequence.
   LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,

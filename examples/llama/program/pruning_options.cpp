@@ -109,7 +109,7 @@ lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
   const auto found = presets.find(name.get<std::string>());
   if (found == presets.end()) fail(path, ": no preset ", shown(name), "; there are ", names_in(presets));
   try {
-    const auto preset = found->get<lazyllm::Preset>();
+    auto preset = found->get<lazyllm::Preset>();
     preset.schedule.check(layers);
     return preset;
   } catch (const std::exception& error) {

@@ -108,7 +108,7 @@ void ResumableLog::check_header(const std::string& line, const nlohmann::ordered
   constexpr std::string_view start = "{\"settings\":";
   if (!line.starts_with(start)) reject(path_.string(), "was not written by this program");
   const Json json = parse_json(std::as_bytes(std::span(line)), path_.string() + ":1");
-  const Json before = json.at("settings");
+  const Json& before = json.at("settings");
   const Json now = Json::parse(json_text(settings));
   if (before == now) return;
   if (!before.is_object()) reject(path_.string(), "was not written by this program");

@@ -73,17 +73,15 @@ std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const Sav
   typename Context::template Buffer<T> gathered;
   gathered.reserve(context, std::ssize(rows), aux.hidden_size());
   const RowsView<T> target = gathered.rows().subrows(0, std::ssize(rows));
-  const RowCopy<T> copy{aux.rows(), slots, target, rows};
-  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+  copy_rows(context, RowsView<const T>(aux.rows()), slots, target, rows);
   std::vector<T> values(to_size(target.rows * target.width));
   copy_to_host(context, RowsView<const T>(target), values.data());
   std::memcpy(bytes.data() + sizeof(header) + depth_bytes, values.data(), values.size() * sizeof(T));
   return bytes;
 }
 
-/// Reads and checks all but the rows.
-template <class Aux>
-SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
+/// Reads the header of a version that is known.
+inline SavedHeader read_header(std::span<const std::byte> bytes) {
   constexpr const char* where = "Sequence::restore: ";
   SavedHeader header;
   const SavedHeader expected;
@@ -95,6 +93,17 @@ SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
   if (header.version != expected.version) {
     fail(where, "version ", header.version, " is not known, it must be ", expected.version);
   }
+  return header;
+}
+
+/// Elements of the saved rows.
+inline Index saved_hidden_size(std::span<const std::byte> bytes) { return read_header(bytes).hidden_size; }
+
+/// Reads and checks all but the rows.
+template <class Aux>
+SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
+  constexpr const char* where = "Sequence::restore: ";
+  const SavedHeader header = read_header(bytes);
   if (header.element_bytes != sizeof(typename Aux::value_type) || header.hidden_size != aux.hidden_size()) {
     fail(where, "rows of ", header.hidden_size, " elements of ", header.element_bytes,
          " bytes do not fit an Aux Cache of ", aux.hidden_size(), " elements of ", sizeof(typename Aux::value_type));

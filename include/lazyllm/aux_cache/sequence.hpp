@@ -172,6 +172,12 @@ class Sequence {
     return result;
   }
 
+  /// The same, with an Aux Cache in a storage of its own.
+  static Sequence restore(context_type& context,
+                          std::span<const std::byte> bytes) requires std::constructible_from<Aux, Index> {
+    return restore(context, bytes, Aux(detail::saved_hidden_size(bytes)));
+  }
+
   Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
   Index length() const { return std::ssize(depth_); }      ///< tokens so far
   Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty

@@ -54,7 +54,8 @@ struct PoolTask {
   Index width = 1;                  ///< odd
 };
 
-/// Which keys of one sequence stay active: the highest scores, equal scores to the smaller position.
+/// Which keys of one sequence stay active: the highest scores, equal scores to the smaller position. Of the chosen keys
+/// that would be revived only the `max_revived` highest stay, and the protected ones.
 struct SelectionTask {
   bool by_share = false;     ///< the fewest keys that hold the share `p` of all scores; else `k` keys
   Index k = 1;               ///< at least 0; the protected keys count among them
@@ -62,8 +63,10 @@ struct SelectionTask {
   Index protect_before = 0;  ///< keys at positions below it are kept whatever their score
   Index protect_from = 0;    ///< so are keys at positions from it on
   std::span<const std::uint8_t> protect_mask{};  ///< so are keys at positions p with mask[p] != 0; host memory
-  Positions keys{};                              ///< `[keys]` positions of the active tokens
-  std::span<const float> scores{};               ///< `[keys]` in the backend's memory
+  std::span<const std::uint8_t> revives{};  ///< `[keys]` which would be revived, for a limit; else empty; host memory
+  Index max_revived = 0;                    ///< with `revives`: at least 0; the protected ones count among them
+  Positions keys{};                         ///< `[keys]` positions of the active tokens
+  std::span<const float> scores{};          ///< `[keys]` in the backend's memory
 
   /// Whether the key at position `p` is kept whatever its score.
   bool protects(Position p) const {

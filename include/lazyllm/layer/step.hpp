@@ -48,11 +48,13 @@ class Step {
   };
 
   /// Layers that share one plan: an engine can run them as one graph. If `rows_change`, the rows change between the
-  /// attention and the feed-forward of the last of them, which may be scored. Without it the segment reaches the last
-  /// layer of the model, after whose attention `advance` keeps the output rows; the feed-forward may run before that.
+  /// attention and the feed-forward of the last of them. Without it the segment reaches the last layer of the model,
+  /// after whose attention `advance` keeps the output rows; the feed-forward may run before that. The layers from
+  /// `scored_from` on are scored: where scores are summed over the layers all of them, else the last one or none.
   struct Segment {
     Index first = 0;           ///< the layer to run now
     Index last = 0;            ///< the last layer with this plan
+    Index scored_from = 0;     ///< the first layer whose scores will be asked for, `last + 1` if none
     bool rows_change = false;  ///< after the attention of the last one
   };
 
@@ -105,7 +107,10 @@ class Step {
   /// The layers from the one to run now that share its plan. Throws like `plan`.
   Segment segment() const {
     (void)plan();
-    return {layer_, std::min(change_, layers_) - 1, change_ < layers_};
+    const Index end = std::min(change_, layers_);
+    Index scored_from = scores_wanted_ ? layer_ : end - 1;
+    if (!scores_wanted_ && !batch_.wants_scores(end)) scored_from = end;
+    return {layer_, end - 1, scored_from, change_ < layers_};
   }
 
   /// The running batch, without gaps between the rows: `[plan().rows() x hidden_size]` before a layer's attention, the
@@ -221,8 +226,8 @@ class Step {
     }
     const Index outputs = std::ssize(output_rows_);
     if (hidden_.count() == outputs) return;
-    const RowCopy<value_type> copy{hidden(), output_rows_, hidden_.next(context, outputs), output_targets_};
-    copy_rows(context, std::span<const RowCopy<value_type>>(&copy, 1));
+    copy_rows(context, RowsView<const value_type>(hidden()), output_rows_, hidden_.next(context, outputs),
+              output_targets_);
     hidden_.swap(outputs);
   }
 

@@ -33,6 +33,7 @@ class StepBatch {
     transition_.reserve(sequences, tokens, rows);
     pruner_.reserve(context, sequences, tokens);
     for (auto* list : {&unranked_, &sum_keys_}) list->reserve(to_size(tokens));
+    kept_keys_.reserve(to_size(tokens));
     members_.reserve(to_size(sequences));
     requests_.reserve(to_size(sequences));
   }
@@ -112,7 +113,6 @@ class StepBatch {
       member.commit();
       visit(*member.entry.sequence);
     }
-    std::ranges::sort(failures_, {}, &StepFailure::entry);
     members_.clear();
   }
 
@@ -135,7 +135,10 @@ class StepBatch {
   }
 
   void leave(Member& member, const std::exception_ptr& error) {
-    failures_.push_back({&member - members_.data(), error});
+    const Index entry = &member - members_.data();
+    const auto place =
+        std::ranges::find_if(failures_, [entry](const StepFailure& other) { return other.entry > entry; });
+    failures_.insert(place, {entry, error});
     member.fail_with(error);
     if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
   }
@@ -201,24 +204,10 @@ class StepBatch {
     }
     if (member.ends_at(depth) && member.waits) {
       member.leave();
-      return transition_.park_all(member.running, part);
+      return transition_.add(member.running, part, {}, 0);
     }
-    const auto add = [&](Index count, const auto& index_at) {
-      if (member.ends_at(depth)) {
-        count = end_stage(context, plan, s, depth, count, index_at);
-        if (!member.joined) return transition_.leave_out(part);  // its policy threw
-      }
-      if (member.sums_scores()) {
-        for (Index i = 0; i < count; ++i) {
-          pruner_.carry(plan.key_indptr()[to_size(s)] + index_at(i), transition_.next().key_count() + i);
-        }
-      }
-      transition_.add(
-          member.running, part, count, [&](Index i) { return part.keys[to_size(index_at(i))]; }, outputs(member));
-    };
-    if (!member.ends_at(depth) || member.selection.kind == Selection::Kind::all) {
-      add(std::ssize(part.keys), [](Index i) { return i; });
-    } else if (member.selection.ranks()) {
+    std::span<const Index> kept;  // indices into the keys
+    if (member.ends_at(depth) && member.selection.ranks()) {
       if (const Index bad = pruner_.bad(request); bad >= 0) {
         ask(member, [&] {
           fail("the score of position ", part.keys[to_size(bad)], " of sequence ", s, " after ", depth,
@@ -226,15 +215,28 @@ class StepBatch {
         });
         return transition_.leave_out(part);
       }
-      const std::span<const Index> kept = pruner_.kept(request);
-      add(std::ssize(kept), [kept](Index i) { return kept[to_size(i)]; });
+      kept = pruner_.kept(request);
     } else {
+      const bool all = !member.ends_at(depth) || member.selection.kind == Selection::Kind::all;
       unranked_.clear();
       for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        if (!pruned_here(member, part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
+        if (all || !pruned_here(member, part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
       }
-      add(std::ssize(unranked_), [this](Index i) { return unranked_[to_size(i)]; });
+      kept = unranked_;
     }
+    kept_keys_.clear();
+    for (const Index i : kept) kept_keys_.push_back(part.keys[to_size(i)]);
+    if (member.ends_at(depth)) {
+      end_stage(context, plan, s, depth, kept);
+      if (!member.joined) return transition_.leave_out(part);  // its policy threw
+      kept = kept.first(to_size(member.active));
+    }
+    if (member.sums_scores()) {
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        pruner_.carry(plan.key_indptr()[to_size(s)] + kept[i], transition_.next().key_count() + static_cast<Index>(i));
+      }
+    }
+    transition_.add(member.running, part, Positions(kept_keys_).first(kept.size()), outputs(member));
   }
 
   /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
@@ -243,34 +245,30 @@ class StepBatch {
            member.running.parked(position) && !member.running.waits_for_prompt(position);
   }
 
-  /// Ends a stage, or revives within one, with `count` kept keys. Returns how many of them take part in the next layer.
-  template <class IndexAt>
-  Index end_stage(context_type& context, const LayerPlan& plan, Index s, Depth depth, Index count,
-                  const IndexAt& index_at) {
+  /// Ends a stage, or revives within one, with `kept_keys_`, whose indices are `kept`. `active` of the member becomes
+  /// the number of those that take part in the next layer.
+  void end_stage(context_type& context, const LayerPlan& plan, Index s, Depth depth, std::span<const Index> kept) {
     Member& member = this->member(s);
-    const Positions keys = plan.sequence(s).keys;
-    const auto key_at = [&](Index i) { return keys[to_size(index_at(i))]; };
-    member.active = count;
-    if (member.last_part && member.entry.max_rows < count) {
+    member.active = std::ssize(kept);
+    if (member.last_part && member.entry.max_rows < std::ssize(kept)) {
       stage_rows_.clear();
-      for (Index i = 0; i < count; ++i) {
-        if (member.running.depth(key_at(i)) == depth) stage_rows_.push_back(key_at(i));
+      for (const Position key : kept_keys_) {
+        if (member.running.depth(key) == depth) stage_rows_.push_back(key);
       }
       if (std::ssize(stage_rows_) > member.entry.max_rows) {
         if (member.sums_scores()) {
           sum_keys_.clear();
-          for (Index i = 0; i < count; ++i) sum_keys_.push_back(plan.key_indptr()[to_size(s)] + index_at(i));
+          for (const Index i : kept) sum_keys_.push_back(plan.key_indptr()[to_size(s)] + i);
           pruner_.take_sums(context, sum_keys_, member.stage_sums);
         }
         member.new_stage = true;
         member.stage = depth;
-        for (Index i = 0; i < count; ++i) member.stage_keys.push_back(key_at(i));
+        member.stage_keys = kept_keys_;
         member.choose_part(std::ssize(stage_rows_), [&](Index i) { return stage_rows_[to_size(i)]; });
         member.active = std::ranges::lower_bound(member.stage_keys, member.limit) - member.stage_keys.begin();
       }
     }
     ask(member, [&] { member.find_event(depth); });
-    return member.active;
   }
 
   /// Appends a sequence whose prompt goes on from a deeper layer.
@@ -282,8 +280,7 @@ class StepBatch {
     if (member.sums_scores()) {
       pruner_.put_sums(context, prompt.score_sums, member.active, transition_.next().key_count());
     }
-    transition_.add(
-        member.running, part, member.active, [&](Index i) { return prompt.keys[to_size(i)]; }, outputs(member));
+    transition_.add(member.running, part, Positions(prompt.keys).first(to_size(member.active)), outputs(member));
   }
 
   std::vector<Member> members_;
@@ -292,8 +289,10 @@ class StepBatch {
   BatchPruner<context_type, Pruner> pruner_;
   std::vector<PruneRequest<Pruner>> requests_;
   std::vector<StepFailure> failures_;
-  std::vector<Index> unranked_;  // kept keys, or rows that wait, of one sequence
-  std::vector<Index> sum_keys_;  // of one sequence
+  // Of one sequence:
+  std::vector<Index> unranked_;  // kept keys, or rows that wait
+  std::vector<Position> kept_keys_;
+  std::vector<Index> sum_keys_;
   std::vector<Index> stage_rows_;
 };
 

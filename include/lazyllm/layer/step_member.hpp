@@ -91,7 +91,7 @@ struct StepMember {
 
   /// The first token that has not run at all.
   Index first_row() const {
-    Index first = tokens;
+    Index first = tokens - entry.new_tokens;
     while (first > 0 && running.depth(static_cast<Position>(first - 1)) == 0) --first;
     return first;
   }

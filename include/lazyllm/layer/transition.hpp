@@ -41,11 +41,9 @@ class Transition {
     for (auto* list : {&dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) list->clear();
   }
 
-  /// Appends a sequence, in the order of the plan. Its next keys are `key_at(0 … count - 1)`, ascending. Its next rows
-  /// are those keys that have gone exactly as deep as the next layer: they stand in the batch or are parked. The other
-  /// rows of the batch are parked.
-  template <class KeyAt>
-  void add(RunningSequence<Aux>& running, const SequencePlan& part, Index count, const KeyAt& key_at, Index outputs) {
+  /// Appends a sequence with its next keys, in the order of the plan. Its next rows are those keys that have gone
+  /// exactly as deep as the next layer: they stand in the batch or are parked. The other rows of the batch are parked.
+  void add(RunningSequence<Aux>& running, const SequencePlan& part, Positions keys, Index outputs) {
     Move& move = moves_.emplace_back(Move{&running, {dropped_.size(), 0}, {revived_.size(), 0}});
     const bool may_revive = running.parked_at(depth_) > 0;
     Index row = 0;
@@ -55,8 +53,7 @@ class Transition {
         dropped_rows_.push_back(part.first_row + row);
       }
     };
-    for (Index i = 0; i < count; ++i) {
-      const Position key = key_at(i);
+    for (const Position key : keys) {
       next_.append_key(key);
       drop_before(key);
       if (row < std::ssize(part.positions) && part.positions[detail::to_size(row)] == key) {
@@ -73,12 +70,6 @@ class Transition {
     move.dropped.count = dropped_.size() - move.dropped.first;
     move.revived.count = revived_.size() - move.revived.first;
     next_.finish_sequence(part.tokens, outputs);
-  }
-
-  /// Appends a sequence whose rows are all parked, and which has no keys.
-  void park_all(RunningSequence<Aux>& running, const SequencePlan& part) {
-    add(
-        running, part, 0, [](Index) { return Position{}; }, 0);
   }
 
   /// Appends a sequence that has left the step: its rows are lost.

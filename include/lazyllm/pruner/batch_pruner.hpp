@@ -1,6 +1,6 @@
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,20 +35,16 @@ class BatchPruner {
 
   /// Makes room for `sequences` sequences of `tokens` tokens in all.
   void reserve(Context& context, Index sequences, Index tokens) {
-    for (auto* floats : {&scores_, &pooled_, &sums_, &next_sums_, &subset_scores_}) floats->reserve(context, tokens, 1);
-    for (auto* list : {&keys_, &targets_, &subset_, &subset_targets_, &kept_.indices, &limited_.indices}) {
+    for (auto* floats : {&scores_, &pooled_, &sums_, &next_sums_}) floats->reserve(context, tokens, 1);
+    for (auto* list : {&keys_, &targets_, &subset_, &subset_targets_, &kept_.indices}) {
       list->reserve(detail::to_size(tokens));
     }
-    subset_keys_.reserve(detail::to_size(tokens));
-    for (auto* answer : {&kept_, &limited_}) {
-      answer->indptr.reserve(detail::to_size(sequences + 1));
-      answer->bad.reserve(detail::to_size(sequences));
-    }
+    revives_.reserve(detail::to_size(tokens));
+    kept_.indptr.reserve(detail::to_size(sequences + 1));
+    kept_.bad.reserve(detail::to_size(sequences));
     score_requests_.reserve(detail::to_size(sequences));
     pool_tasks_.reserve(detail::to_size(sequences));
-    for (auto* tasks : {&tasks_, &limited_tasks_}) tasks->reserve(detail::to_size(sequences));
-    limits_.reserve(detail::to_size(sequences));
-    score_copies_.reserve(detail::to_size(sequences));
+    tasks_.reserve(detail::to_size(sequences));
     kept_of_.reserve(detail::to_size(sequences));
   }
 
@@ -93,6 +89,7 @@ class BatchPruner {
     pool_tasks_.clear();
     tasks_.clear();
     kept_of_.assign(requests.size(), no_task);
+    revives_.resize(plan.keys().size());
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const auto& request = requests[i];
       if (!request.selection.ranks()) continue;
@@ -106,11 +103,17 @@ class BatchPruner {
       }
       kept_of_[i] = tasks_.size();
       tasks_.push_back(P::task(request.selection, part.tokens, request.outputs, part.keys, scores));
+      if (request.selection.max_revived == Selection::unlimited) continue;
+      const auto first = detail::to_size(plan.key_indptr()[detail::to_size(request.sequence)]);
+      for (std::size_t k = 0; k < part.keys.size(); ++k) {
+        revives_[first + k] = parked_here(request.sequence, part.keys[k]);
+      }
+      tasks_.back().revives = std::span(revives_).subspan(first, part.keys.size());
+      tasks_.back().max_revived = request.selection.max_revived;
     }
     if (tasks_.empty()) return;
     if (!pool_tasks_.empty()) pool_scores(context, std::span<const PoolTask>(pool_tasks_));
     select_tokens(context, std::span<const SelectionTask>(tasks_), kept_);
-    limit_revived(context, requests, parked_here);
   }
 
   /// The ascending indices of the kept tokens into the keys of request `i`'s sequence; it must have ranked.
@@ -129,8 +132,7 @@ class BatchPruner {
   void take_sums(Context& context, std::span<const Index> keys, Buffer<float>& target) {
     target.reserve(context, std::ssize(keys), 1);
     list_to(subset_targets_, std::ssize(keys));
-    const RowCopy<float> copy{sums_.rows(), keys, target.rows(), subset_targets_};
-    copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
+    copy_rows(context, RowsView<const float>(sums_.rows()), keys, target.rows(), subset_targets_);
   }
 
   /// Copies sums that `take_sums` has taken to the keys of the next plan from `first` on.
@@ -138,17 +140,13 @@ class BatchPruner {
     list_to(subset_targets_, count);
     subset_.clear();
     for (Index i = 0; i < count; ++i) subset_.push_back(first + i);
-    const RowCopy<float> copy{source.rows(), subset_targets_, next_sums_.rows(), subset_};
-    copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
+    copy_rows(context, RowsView<const float>(source.rows()), subset_targets_, next_sums_.rows(), subset_);
     sums_change_ = true;
   }
 
   /// Moves the sums to the next plan.
   void advance_sums(Context& context) {
-    if (!keys_.empty()) {
-      const RowCopy<float> copy{sums_.rows(), keys_, next_sums_.rows(), targets_};
-      copy_rows(context, std::span<const RowCopy<float>>(&copy, 1));
-    }
+    if (!keys_.empty()) copy_rows(context, RowsView<const float>(sums_.rows()), keys_, next_sums_.rows(), targets_);
     if (!keys_.empty() || sums_change_) std::swap(sums_, next_sums_);
   }
 
@@ -159,73 +157,6 @@ class BatchPruner {
   static std::span<float> of_keys(const Buffer<float>& buffer, const LayerPlan& plan, Index first, Index last) {
     const Index begin = plan.key_indptr()[detail::to_size(first)];
     return {buffer.rows().row(begin), detail::to_size(plan.key_indptr()[detail::to_size(last)] - begin)};
-  }
-
-  /// Takes those tokens out of the kept ones that would be revived beyond a request's limit: the lowest-scored ones.
-  template <class ParkedHere>
-  void limit_revived(Context& context, std::span<const PruneRequest<P>> requests, const ParkedHere& parked_here) {
-    limits_.clear();
-    subset_.clear();
-    subset_keys_.clear();
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      const Index limit = requests[i].selection.max_revived;
-      if (kept_of_[i] == no_task || limit == Selection::unlimited) continue;
-      const std::size_t first = subset_.size();
-      for (const Index key : kept(i)) {
-        const Position position = tasks_[kept_of_[i]].keys[detail::to_size(key)];
-        if (!parked_here(requests[i].sequence, position)) continue;
-        subset_.push_back(key);
-        subset_keys_.push_back(position);
-      }
-      if (std::ssize(subset_) - static_cast<Index>(first) > limit) {
-        limits_.push_back({kept_of_[i], first, subset_.size() - first, limit});
-      } else {
-        subset_.resize(first);
-        subset_keys_.resize(first);
-      }
-    }
-    if (limits_.empty()) return;
-    const Index count = std::ssize(subset_);
-    subset_scores_.reserve(context, count, 1);
-    list_to(subset_targets_, count);
-    score_copies_.clear();
-    limited_tasks_.clear();
-    for (const auto& [task, first, size, limit] : limits_) {
-      const SelectionTask& all = tasks_[task];
-      score_copies_.push_back({RowsView<const float>(all.scores.data(), std::ssize(all.scores), 1),
-                               std::span(subset_).subspan(first, size), subset_scores_.rows(),
-                               std::span(subset_targets_).subspan(first, size)});
-      limited_tasks_.push_back(all);
-      limited_tasks_.back().by_share = false;
-      limited_tasks_.back().k = limit;
-      limited_tasks_.back().keys = Positions(subset_keys_).subspan(first, size);
-      limited_tasks_.back().scores = {subset_scores_.rows().row(static_cast<Index>(first)), size};
-    }
-    copy_rows(context, std::span<const RowCopy<float>>(score_copies_));
-    select_tokens(context, std::span<const SelectionTask>(limited_tasks_), limited_);
-    std::size_t next_limit = 0;
-    std::size_t end = 0;  // of what is kept
-    for (std::size_t task = 0; task < tasks_.size(); ++task) {
-      const std::span<const Index> kept = kept_.of(task);
-      const bool limited = next_limit < limits_.size() && limits_[next_limit].task == task;
-      std::span<const Index> parked, revived;
-      if (limited) {
-        parked = std::span(subset_).subspan(limits_[next_limit].first, limits_[next_limit].size);
-        revived = limited_.of(next_limit++);
-      }
-      const std::size_t begin = end;
-      for (std::size_t i = 0, p = 0, r = 0; i < kept.size(); ++i) {
-        bool stays = true;
-        if (p < parked.size() && parked[p] == kept[i]) {
-          stays = r < revived.size() && revived[r] == static_cast<Index>(p);
-          r += stays;
-          ++p;
-        }
-        if (stays) kept_.indices[end++] = kept[i];  // never ahead of what is read
-      }
-      kept_.indptr[task] = static_cast<Index>(begin);
-    }
-    kept_.indptr.back() = static_cast<Index>(end);
   }
 
   static void list_to(std::vector<Index>& list, Index count) {
@@ -240,24 +171,14 @@ class BatchPruner {
   std::vector<ScoreRequest<Score>> score_requests_;
   std::vector<PoolTask> pool_tasks_;
   std::vector<SelectionTask> tasks_;
-  std::vector<std::size_t> kept_of_;  // by request: its task
+  std::vector<std::size_t> kept_of_;   // by request: its task
+  std::vector<std::uint8_t> revives_;  // by key, of the requests with a limit
   KeptTokens kept_;
-  // Of the tokens that would be revived beyond a limit, all such tasks one after the other.
-  struct Limit {
-    std::size_t task, first, size;
-    Index limit;
-  };
-  std::vector<Limit> limits_;
-  std::vector<Index> subset_;
-  std::vector<Index> subset_targets_;
-  std::vector<Position> subset_keys_;
-  Buffer<float> subset_scores_;
-  std::vector<RowCopy<float>> score_copies_;
-  std::vector<SelectionTask> limited_tasks_;
-  KeptTokens limited_;
   // From the sums of this plan to those of the next one.
   std::vector<Index> keys_;
   std::vector<Index> targets_;
+  std::vector<Index> subset_;  // of the keys of one sequence
+  std::vector<Index> subset_targets_;
   bool sums_change_ = false;
 };
 

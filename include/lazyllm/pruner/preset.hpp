@@ -67,7 +67,7 @@ void from_json(const Json& json, Preset& preset) {
   Preset result;
   bool has_schedule = false;
   for (const auto& member : json.items()) {
-    const std::string name = member.key();
+    const std::string& name = member.key();
     const Json& value = member.value();
     if (name == "schedule") {
       result.schedule = parse_schedule(text(name, value));

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "lazyllm/backend/operations.hpp"
+#include "lazyllm/backend/score_order.hpp"
 #include "lazyllm/engine/concepts.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/score/token_score.hpp"
@@ -48,24 +49,29 @@ constexpr void check_scorable() {
   }
 }
 
-/// Throws `invalid_argument` for heads or strides that cannot be.
+/// Throws `invalid_argument` for heads, a scale or strides that cannot be, for a window of `rows` rows.
 template <class T, class Keys>
-void check_heads(const QueryRows<T>& queries, const Keys& keys) {
+void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
   const auto kv_heads = static_cast<Index>(keys.kv_heads);
   if (kv_heads < 1 || queries.heads < 1 || queries.heads % kv_heads != 0) {
     fail("attention scores: ", queries.heads, " query heads on ", kv_heads,
          " key heads: both must be at least 1, the first a multiple of the second");
   }
   if (queries.head_dim < 1) fail("attention scores: head_dim ", queries.head_dim, " is out of range, at least 1");
-  const auto check_stride = [](const char* name, Index stride) {
-    if (stride < 0) fail("attention scores: ", name, " ", stride, " is out of range, at least 0");
+  if (!(queries.scale > 0) || !is_finite(queries.scale)) {
+    fail("attention scores: scale ", queries.scale, " of the queries is out of range: finite and above 0");
+  }
+  const auto check_stride = [](const char* name, Index stride, Index count) {  // one element needs no stride
+    const Index least = count > 1 ? 1 : 0;
+    if (stride < least) fail("attention scores: ", name, " ", stride, " is out of range, at least ", least);
   };
-  check_stride("row_stride of the queries", queries.row_stride);
-  check_stride("head_stride of the queries", queries.head_stride);
-  if constexpr (requires { keys.position_stride; }) check_stride("position_stride of K", keys.position_stride);
-  if constexpr (requires { keys.head_stride; }) check_stride("head_stride of K", keys.head_stride);
+  check_stride("row_stride of the queries", queries.row_stride, rows);
+  check_stride("head_stride of the queries", queries.head_stride, queries.heads);
+  constexpr Index several = 2;
+  if constexpr (requires { keys.position_stride; }) check_stride("position_stride of K", keys.position_stride, several);
+  if constexpr (requires { keys.head_stride; }) check_stride("head_stride of K", keys.head_stride, kv_heads);
   if constexpr (requires { keys.page_stride; }) {
-    check_stride("page_stride of K", keys.page_stride);
+    check_stride("page_stride of K", keys.page_stride, several);
     if (keys.page_size < 1) fail("attention scores: page_size ", keys.page_size, " of K is out of range, at least 1");
   }
 }
@@ -74,7 +80,7 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys) {
 
 /// Fills the scores of `requests` with attention probabilities (eq. 1), for a window of several rows reduced over them:
 /// by the block itself where it can, else by the backend from its Q and K. Throws `invalid_argument` if query heads are
-/// no multiple of key heads, or a stride is negative.
+/// no multiple of key heads, a stride is below 1, or the scale is not above 0.
 template <class Context, class Block, class Score>
 void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
                         std::span<const ScoreRequest<Score>> requests) {
@@ -83,7 +89,9 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
     for (const auto& request : requests) block.token_scores(context, plan, request.window, request.scores);
   } else if constexpr (ExposesQueriesAndKeys<Block>) {
     const auto queries = block.queries(plan);
-    for (const auto& request : requests) detail::check_heads(queries, block.key_view(plan, request.window.sequence));
+    for (const auto& request : requests) {
+      detail::check_heads(queries, block.key_view(plan, request.window.sequence), request.window.rows);
+    }
     attention_scores(context, queries, std::ssize(requests), [&](Index i) {
       const auto& [score, window, scores] = requests[detail::to_size(i)];
       const SequencePlan part = plan.sequence(window.sequence);

@@ -32,9 +32,8 @@ struct AnyBlock {};
 ///   all ranks keep the same tokens.
 /// - Required: `last_queries`, how many of the sequence's last positions score.
 /// - Optional: `heads` and `reduce`, over the query heads and over the window's rows, mean where there is none;
-/// `over_layers`, whether the scores of all layers
-///   so far are summed; `pooling`, the width of the window of keys whose highest score each key gets; `check()`, which
-///   throws `invalid_argument` for options out of range.
+///   `over_layers`, whether the scores of all layers so far are summed; `pooling`, the width of the window of keys
+///   whose highest score each key gets; `check()`, which throws `invalid_argument` for options out of range.
 template <class S>
 concept TokenScore = std::copyable<S> && requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block,
                                                   const LayerPlan& plan, std::span<const ScoreRequest<S>> requests) {

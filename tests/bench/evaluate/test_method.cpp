@@ -34,6 +34,11 @@ TEST_CASE("what is left open is filled in, and only what matters is described") 
   CHECK(described(options("dense", "3:0.5")) == Json{{"method", "dense"}});
   CHECK(described(options("lazy", "paper")) ==
         Json{{"method", "lazy"}, {"schedule", "paper"}, {"score", "last"}, {"protect_first", 0}, {"protect_last", 1}});
+  MethodOptions revived = options("lazy", "3:0.5");
+  revived.pruning.max_revived = 5;
+  revived.pruning.decode_revived = 7;
+  CHECK(described(revived).at("max_revived") == 5);
+  CHECK(described(revived).at("decode_revived") == 7);
   CHECK(described(options("static", "3:0.5")).at("schedule") == "static@3:0.5");
   CHECK(described(options("static", "static@3:0.5")).at("schedule") == "static@3:0.5");
   MethodOptions drop = options("random-drop", "paper");

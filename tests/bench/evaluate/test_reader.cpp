@@ -96,6 +96,10 @@ TEST_CASE("the length of an answer is the line's, else the data set's, else the 
   CHECK(read_one(R"({"prompt": "p", "answers": "a", "max_tokens": 3})", options).max_tokens == 3);
   CHECK(read_one(R"({"prompt": "p", "answers": "a"})", options).max_tokens == 20);
   CHECK(read_one(R"({"prompt": "p", "answers": "a", "dataset": "tiny_code"})", options).max_tokens == 7);
+  options.longest_answer = 5;
+  CHECK(read_one(R"({"prompt": "p", "answers": "a", "max_tokens": 3})", options).max_tokens == 3);
+  CHECK(read_one(R"({"prompt": "p", "answers": "a"})", options).max_tokens == 5);
+  CHECK(read_one(R"({"prompt": "p", "answers": "a", "dataset": "tiny_code"})", options).max_tokens == 5);
   options.max_tokens.reset();
   const auto without = [&] {
     return read_lines(R"({"prompt": "p", "answers": "a", "dataset": "tiny_code"})", options);

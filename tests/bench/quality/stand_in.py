@@ -9,7 +9,7 @@ import schedules
 # Loss in percent of dense for each unit of speedup above 1.
 LOSS = {"dense": 0, "lazy": 0.4, "static": 12, "random-drop": 40, "compress": 35}
 DENSE_SCORE = 0.96
-NUMBERS = {"limit": int, "speed-items": int, "threads": int, "keep": float, "seeds": int, "max-tokens": int,
+NUMBERS = {"context": int, "longest-answer": int, "limit": int, "speed-items": int, "threads": int, "keep": float, "seeds": int, "max-tokens": int,
            "protect-first": int, "protect-last": int}
 
 
@@ -27,6 +27,7 @@ class Program:
         for name in ("model", "data", "method", "schedule", "score", "dtype", "json", "resume", "prompt-file", "trace",
                      "prompts", "lengths"):
             p.add_argument(f"--{name}")
+        p.add_argument("--chat", action="store_true")
         for name, kind in NUMBERS.items():
             p.add_argument(f"--{name}", type=kind)
         o = p.parse_args(arguments)

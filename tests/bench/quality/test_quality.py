@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "bench/quality"))
 sys.dont_write_bytecode = True
 
 import paper  # noqa: E402
+import plan as planning  # noqa: E402
 import plot  # noqa: E402
 import quality  # noqa: E402
 import results  # noqa: E402
@@ -67,11 +68,11 @@ class Means(unittest.TestCase):
                  "filled_percent": 55} for score in scores]}
         result = {"items": [item([1, 0], 3), item([0.5, 1], 5), item([0, 0], 1)]}
         cost = schedules.Cost(CONFIG)
-        found = results.figures_of(result, 2, cost)
+        found = results.figures_of(result["items"][:2], cost)
         self.assertEqual((found.items, found.score, found.ideal), (2, 62.5, 3))
         self.assertAlmostEqual(found.filtered, 12 / cost.prefill(50))
-        self.assertEqual(round(results.figures_of(result, None, cost).score, 6), round(100 * (0.5 + 0.75) / 3, 6))
-        self.assertIsNone(results.figures_of({"items": []}, 2, cost))
+        self.assertEqual(round(results.figures_of(result["items"], cost).score, 6), round(100 * (0.5 + 0.75) / 3, 6))
+        self.assertIsNone(results.figures_of([], cost))
 
     def test_are_means_of_data_sets_not_of_items(self):
         category = results.mean_figures([self.figures([1, 1, 1]), self.figures([0])])
@@ -83,6 +84,32 @@ class Means(unittest.TestCase):
         self.assertEqual({name: round(value, 9) for name, value in found.items()}, {"a": 50, "c": 90, "average": 70})
         with self.assertRaises(results.Missing):
             results.relative({"b": self.figures([1])}, dense)
+
+
+class Bootstrap(unittest.TestCase):
+    def by_set(self, *sets):
+        category = paper.CATEGORIES[0]
+        return {planning.DataSet(pathlib.Path(str(i)), category, len(sets)):
+                results.Figures(len(scores), *([0] * len(results.FIELDS)), tuple(scores))
+                for i, scores in enumerate(sets)}
+
+    def test_items_count_as_in_the_mean_over_data_sets(self):
+        draws = results.drawn(self.by_set([100], [0, 0, 0]))["average"]
+        self.assertEqual(len(draws), results.DRAWS)
+        self.assertAlmostEqual(results.mean(draws), 50, delta=3)
+        self.assertEqual({round(score) for score in draws}, {0, 50, 100, 150, 200})
+
+    def test_the_interval_narrows_with_the_items(self):
+        def width(count):
+            low, high = results.interval(results.drawn(self.by_set([100, 0] * count))["average"])
+            self.assertTrue(low < 50 < high)
+            return high - low
+        self.assertAlmostEqual(width(50), width(2) / 5, delta=5)
+        self.assertEqual(results.interval(results.drawn(self.by_set([70, 70]))["average"]), (70, 70))
+
+    def test_all_methods_have_the_same_draws(self):
+        own, other = (results.drawn(self.by_set([scale * x for x in range(9)]))["average"] for scale in (1, 2))
+        self.assertEqual([2 * score for score in own], other)
 
 
 class Bars(unittest.TestCase):
@@ -169,17 +196,17 @@ class Runs(unittest.TestCase):
                      for i in range(8)]
             (self.data / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
-    def run_it(self, *parts, program=None, **environment):
+    def run_it(self, *parts, program=None, hours=None, **environment):
         """What it printed; the program that stood in."""
         program = program or stand_in.Program()
         environment = {"BUILD": str(self.folder / "build"), "OUT": str(self.folder / "docs"), "BIN": "bin",
-                       "ITEMS": "4", "TABLE_ITEMS": "4", "SWEEP_ITEMS": "2", "THREADS": "2", "TOKENS": "2048", "CONTEXT": "a machine",
+                       "ITEMS": "4", "TABLE_ITEMS": "4", "SWEEP_ITEMS": "2", "THREADS": "2", "TOKENS": "2048", "MACHINE": "a machine", "COMMIT": "abc",
                        **environment}
         fake = types.SimpleNamespace(run=program, CalledProcessError=OSError)
         printed = io.StringIO()
         with mock.patch("measure.subprocess", fake), mock.patch("usage.subprocess", fake), \
                 mock.patch.dict("os.environ", environment), contextlib.redirect_stdout(printed):
-            quality.main([*parts, str(self.model), str(self.data)])
+            quality.main([*parts, "--model", str(self.model), "--data", str(self.data), *(["--hours", hours] if hours else [])])
         return printed.getvalue(), program
 
     def document(self):
@@ -207,7 +234,7 @@ class Runs(unittest.TestCase):
         speedup = cost.speedup(2000, schedules.parse(PRESETS["1%"]["schedule"]))
         self.assertIn(f"/ {0.9 * speedup:.2f}x / {speedup:.2f}x", self.row("**LazyLLM, preset 1%**"))
         # Random drop was given the preset's speed, and the stand-in's loss for it.
-        score, _, ideal = re.findall(r"[\d.]+", self.row("**random drop**"))[:3]
+        score, ideal = re.search(r"\| ([\d.]+) \[.*?\] / [\d.]+x / ([\d.]+)x", self.row("**random drop**")).groups()
         self.assertAlmostEqual(float(ideal), speedup, delta=0.02)
         self.assertAlmostEqual(float(score), 96 * (1 - 0.4 * (speedup - 1)), delta=1)
         self.assertIn("20.05 / 1.20x", text)
@@ -239,7 +266,7 @@ class Runs(unittest.TestCase):
         self.run_it("table", "sweep", program=program, ITEMS="8")
         self.assertRegex(self.row("loss <= 1 %"), r"no: 1\d\.\d % more on average, 1\d\.\d % more in the worst")
         self.assertRegex(self.row("LazyLLM (preset 1%) above random"), r"0 of 2 categories .*no: 1\d\.\d points in ")
-        self.assertRegex(self.row("LazyLLM as in the paper"), r"mean 9\.\d %")
+        self.assertRegex(self.row("LazyLLM as in the paper"), r"average 9\.\d %")
         self.assertNotIn("dense score at", self.document())  # its 8 items were not run
 
     def test_what_is_finished_is_not_run_again(self):
@@ -263,13 +290,90 @@ class Runs(unittest.TestCase):
             self.assertEqual(self.document().count("###"), 1)
             self.assertIn(title, self.document())
 
+    def test_a_bounded_run_takes_items_evenly(self):
+        _, program = self.run_it("table", hours="1")
+        limits = [(int(call[call.index("--limit") + 1]), pathlib.Path(call[call.index("--data") + 1]).stem)
+                  for call in program.calls]
+        rows = len(PRESETS) + 5
+        wanted = [(1, "one"), (1, "two"), (1, "three"), (2, "one"), (2, "two"), (2, "three"), (3, "one"), (4, "one")]
+        self.assertEqual(sorted(limits), sorted(wanted * rows))
+        firsts = [limit for limit, name in limits if name == "one"]
+        self.assertEqual(firsts, sorted(firsts))
+        self.assertIn("8 items, 2 to 4 of each of 3 data sets", self.document())
+        self.assertIn("speedups (–) have not been measured", self.document())
+        self.assertRegex(self.row("**LazyLLM, preset 1%**"), r"\[\d+, \d+\] / – / [\d.]+x")
+        self.assertTrue(self.row("loss <= 1 % of the average at").endswith("| yes |"))
+        self.assertTrue(self.row("LazyLLM (preset 1%) above random").endswith("| yes |"))
+
+    def test_a_run_whose_time_is_over_keeps_what_all_methods_have(self):
+        clock = types.SimpleNamespace(now=0, monotonic=lambda: clock.now, gmtime=lambda: None, strftime=lambda *_: "today")
+
+        def slow(after):
+            program = stand_in.Program()
+
+            def run(command, **_):
+                clock.now += 60
+                return program(command)
+            with mock.patch("measure.time", clock), mock.patch("quality.time", clock):
+                printed, _ = self.run_it("table", program=run, hours=str(after / 60), JOBS="1", COMMIT=f"after{after}")
+            return printed, len(program.calls)
+
+        rows = len(PRESETS) + 5
+        printed, calls = slow(4 * rows + 2)  # the fourth of 8 rounds has been begun
+        self.assertEqual(calls, 4 * rows + 2)
+        self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m00s left\n")
+        self.assertIn("4 items, 1 to 2 of each of 3 data sets", self.document())
+        self.assertIn("a machine; commit after30; today", self.document())
+        self.assertEqual(self.document().count("| **average** | **96.0** | 4 |"), 1)  # dense, with more items measured
+        self.run_it("figures", hours="1", JOBS="1", COMMIT="later")
+        self.assertNotIn("later", self.document())
+        _, more = slow(100)
+        self.assertEqual(calls + more, 8 * rows)
+        self.assertIn("commit after30, after100", self.document())
+
+    def test_a_bounded_run_has_fewer_points_in_its_figures(self):
+        for hours, sweep, location in ((None, 24, 31), ("1", 17, 11)):
+            for part, runs in (("sweep", sweep), ("location", location)):
+                _, program = self.run_it(part, hours=hours, SWEEP_ITEMS="1", BUILD=str(self.folder / f"{part}{hours}"))
+                self.assertEqual(len(program.calls), 3 * runs)  # of three data sets
+
+    def test_pretrained_models_are_measured_as_in_the_paper(self):
+        with mock.patch("plan.fetched", lambda name: self.folder / name):
+            o = planning.settings("smollm2", None, None, False, {"LAZYLLM_TEST_DATA": str(self.folder)})
+            self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (3, True, 4096, 128))
+            self.assertEqual((o.model, o.data), (self.folder / "smollm2", self.folder / "longbench"))
+            self.assertTrue(o.schedule_file.exists())
+            o = planning.settings("smollm2", str(self.data), 0.5, False, {"CONTEXT": "2048", "SCHEDULES": "mine.json"})
+            self.assertEqual((o.hours, o.context, o.data, str(o.schedule_file)), (0.5, 2048, self.data, "mine.json"))
+        o = planning.settings(str(self.model), str(self.data), None, False, {})
+        self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (0, False, 0, 0))
+
+    def test_every_program_gets_the_limits(self):
+        (self.data / "three.jsonl").write_text(
+            json.dumps({"category": "few-shot learning", "prompt": "text", "length": 2000, "max_tokens": 9}) + "\n")
+        with mock.patch.object(planning, "is_pretrained", lambda _: True), \
+                mock.patch.object(planning, "fetched", pathlib.Path):
+            _, program = self.run_it("table", "usage", SCHEDULES=str(self.model / "schedules.json"), LONGEST_ANSWER="3")
+        for call in program.calls:
+            self.assertEqual(call[call.index("--context") + 1], "4096")
+            if "--trace" in call:
+                self.assertEqual(call[call.index("--max-tokens") + 1], "3")
+            else:
+                self.assertEqual(call[call.index("--longest-answer") + 1], "3")
+                self.assertIn("--chat", call)
+        # lazyllm-evaluate knows the few-shot sets itself.
+        traces = ["--chat" in call for call in program.calls if "--trace" in call]
+        self.assertEqual((traces.count(True), traces.count(False)), (4, 2))
+        self.assertRegex(self.document(), "LONGEST_ANSWER=3 .*bash bench/quality/run.sh table usage --model model")
+        self.assertIn("--chat --context 4096 --longest-answer 3 --dtype bf16", self.document())
+
     def test_dense_needs_no_schedules(self):
         printed, _ = self.run_it("dense", SCHEDULES="nowhere.json")
         self.assertIn("table is left out: nowhere.json is missing", printed)
         self.assertIn("dense score at data", self.row("dense score"))
 
     def test_timing_has_the_machine_for_itself(self):
-        _, program = self.run_it("table", JOBS="2")
+        _, program = self.run_it("table", "speed", JOBS="2")
         for call in program.calls:
             timed = call[call.index("--speed-items") + 1] != "0"
             self.assertEqual(call[call.index("--threads") + 1], "2" if timed else "1")
@@ -282,22 +386,24 @@ class Runs(unittest.TestCase):
             with self.assertRaisesRegex(SystemExit, message):
                 self.run_it(program=program, **environment)
             self.assertFalse((self.folder / "docs").exists())
-        with self.assertRaisesRegex(SystemExit, "is not .PART"):
-            quality.main(["dense", "one", "two", "three"])
+        for wrong in (["dense", "one"], ["--hours", "0"]):
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+                quality.main(wrong)
+            self.assertRegex(said.getvalue(), "'one' is not a part|--hours 0 is out of range")
 
     def test_other_text_of_the_document_stays(self):
         (self.folder / "docs").mkdir()
         (self.folder / "docs/benchmarks.md").write_text("# Title\n\nBefore.\n")
         self.run_it("dense")
         once = self.document()
-        self.assertTrue(once.startswith("# Title\n\nBefore.\n\n## Quality\n\n<!-- quality begin -->\n"))
+        self.assertTrue(once.startswith("# Title\n\nBefore.\n\n## Quality of model\n\n<!-- quality-model begin -->\n"))
         (self.folder / "docs/benchmarks.md").write_text(once + "\nAfter.\n")
         self.run_it("usage")
         self.assertTrue(self.document().startswith("# Title\n\nBefore.\n"))
-        self.assertTrue(self.document().endswith("<!-- quality end -->\n\nAfter.\n"))
-        self.assertEqual(self.document().count("## Quality"), 1)
-        with self.assertRaisesRegex(ValueError, "one '<!-- quality begin -->'"):
-            quality.with_section(once + once, "")
+        self.assertTrue(self.document().endswith("<!-- quality-model end -->\n\nAfter.\n"))
+        self.assertEqual(self.document().count("## Quality of model"), 1)
+        with self.assertRaisesRegex(ValueError, "one '<!-- quality-model begin -->'"):
+            quality.with_section(once + once, "quality-model", "", "")
 
 
 if __name__ == "__main__":

@@ -68,11 +68,22 @@ class Fetch(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout, f"{self.cache}/toy\n")
         self.assertEqual((self.cache / "toy" / "model.safetensors").read_bytes(), b"firstsecond")
-        self.assertEqual(sorted(path.name for path in self.cache.iterdir()), ["toy", "venv"])
+        self.assertEqual(sorted(path.name for path in self.cache.iterdir()), ["toy", "toy.gguf", "venv"])
         self.assertIn("toy: 2 MB to download, licence MIT, at most 1 MB on disk", result.stderr)
         shutil.rmtree(self.index)
         again = self.fetch("toy")
         self.assertEqual((again.returncode, again.stdout, again.stderr), (0, f"{self.cache}/toy\n", ""))
+
+    def test_the_file_alone_is_not_converted_and_serves_the_folder(self):
+        result = self.fetch("--gguf", "toy")
+        self.assertEqual((result.returncode, result.stdout), (0, f"{self.cache}/toy.gguf\n"), result.stderr)
+        self.assertEqual((self.cache / "toy.gguf").read_bytes(), b"firstsecond")
+        self.assertEqual(sorted(path.name for path in self.cache.iterdir()), ["toy.gguf", "venv"])
+        shutil.rmtree(self.index)
+        again = self.fetch("--gguf", "toy")
+        self.assertEqual((again.returncode, again.stdout, again.stderr), (0, f"{self.cache}/toy.gguf\n", ""))
+        self.assertEqual(self.fetch("toy").returncode, 0)
+        self.assertEqual((self.cache / "toy" / "model.safetensors").read_bytes(), b"firstsecond")
 
     def test_what_was_downloaded_is_kept(self):
         second = self.wheels[1].read_bytes()

@@ -127,22 +127,23 @@ using PairProducts = FloatProducts;
 template <class T>
 using ProductsOf = std::conditional_t<std::is_same_v<T, float>, FloatProducts, PairProducts>;
 
-/// sum[i][c] += sum over k of a(i, k) * b[k][c], for `Height` values of i.
-template <class Products, int Height, int Columns, class A>
-void add_products(Index depth, const A& a, const Vector (*b)[Columns], Vector (&sum)[Height][Columns]) {
+/// sum[i][c] += sum over k of a(i, k) * b[k][c], for `tile_height` values of i.
+template <class Products, int tile_height, int tile_columns, class A>
+void add_products(Index depth, const A& a, const Vector (*b)[tile_columns], Vector (&sum)[tile_height][tile_columns]) {
   for (Index k = 0; k < depth; ++k) {
-    for (int i = 0; i < Height; ++i) {
+    for (int i = 0; i < tile_height; ++i) {
       const auto element = a(i, k);
-      for (int c = 0; c < Columns; ++c) sum[i][c] = Products::add(element, b[k][c], sum[i][c]);
+      for (int c = 0; c < tile_columns; ++c) sum[i][c] = Products::add(element, b[k][c], sum[i][c]);
     }
   }
 }
 
-/// Calls `body(first, height)` over [0, count) with compile-time heights: `Height` while they fit, then its halves.
-template <int Height, class Body>
+/// Calls `body(first, height)` over [0, count) with compile-time heights: `tile_height` while they fit, then its
+/// halves.
+template <int tile_height, class Body>
 void for_tiles(Index first, Index count, const Body& body) {
-  for (; count - first >= Height; first += Height) body(first, std::integral_constant<int, Height>());
-  if constexpr (Height > 1) for_tiles<Height / 2>(first, count, body);
+  for (; count - first >= tile_height; first += tile_height) body(first, std::integral_constant<int, tile_height>());
+  if constexpr (tile_height > 1) for_tiles<tile_height / 2>(first, count, body);
 }
 
 /// Everything that the threads share.
@@ -168,14 +169,14 @@ struct Task {
   }
 };
 
-/// One block of up to `Columns * lanes` queries of one key/value head.
-template <class T, int Columns>
+/// One block of up to `tile_columns * lanes` queries of one key/value head.
+template <class T, int tile_columns>
 class Block {
   using Products = ProductsOf<T>;
   using Stored = typename Products::Stored;
-  using Lines = Vector (*)[Columns];
-  static constexpr int width = Columns * lanes;
-  static constexpr int height = sums / Columns;
+  using Lines = Vector (*)[tile_columns];
+  static constexpr int width = tile_columns * lanes;
+  static constexpr int height = sums / tile_columns;
   using Row = Eigen::Array<float, width, 1>;
   using RowMap = Eigen::Map<Row, Eigen::AlignedMax>;
 
@@ -251,13 +252,13 @@ class Block {
         from[static_cast<std::size_t>(i)] = keys_ + i * head_dim;
       }
     }
-    for_tiles<height>(0, count, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
-      Vector sum[Height][Columns] = {};
+    for_tiles<height>(0, count, [&]<int tile_height>(Index first, std::integral_constant<int, tile_height>) {
+      Vector sum[tile_height][tile_columns] = {};
       const Stored* const* const rows = from.data() + first;
       add_products<Products>(
           head_dim / Products::depth,
           [rows](Index i, Index k) { return Products::load(rows[i] + k * Products::depth); }, queries_, sum);
-      for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, scores_[first + i]);
+      for (int i = 0; i < tile_height; ++i) std::copy_n(sum[i], tile_columns, scores_[first + i]);
     });
   }
 
@@ -289,12 +290,12 @@ class Block {
     if constexpr (Products::depth == 2) pair_weights(count);
     const Lines weights = Products::depth == 2 ? weights_ : scores_;
     const Stored* const values = values_;
-    Vector correction[Columns];
+    Vector correction[tile_columns];
     std::memcpy(correction, correction_.data(), sizeof(correction));
-    for_tiles<height>(0, head_dim, [&]<int Height>(Index first, std::integral_constant<int, Height>) {
-      Vector sum[Height][Columns];
-      for (int i = 0; i < Height; ++i) {
-        for (int c = 0; c < Columns; ++c) sum[i][c] = outputs_[first + i][c] * correction[c];
+    for_tiles<height>(0, head_dim, [&]<int tile_height>(Index first, std::integral_constant<int, tile_height>) {
+      Vector sum[tile_height][tile_columns];
+      for (int i = 0; i < tile_height; ++i) {
+        for (int c = 0; c < tile_columns; ++c) sum[i][c] = outputs_[first + i][c] * correction[c];
       }
       const Stored* const column = values + first * Products::depth;
       const Index stride = head_dim * Products::depth;
@@ -302,7 +303,7 @@ class Block {
           (count + Products::depth - 1) / Products::depth,
           [column, stride](Index i, Index k) { return Products::load(column + k * stride + i * Products::depth); },
           weights, sum);
-      for (int i = 0; i < Height; ++i) std::copy_n(sum[i], Columns, outputs_[first + i]);
+      for (int i = 0; i < tile_height; ++i) std::copy_n(sum[i], tile_columns, outputs_[first + i]);
     });
   }
 
@@ -329,7 +330,7 @@ class Block {
   void pair_weights(Index count) {
     if (count % 2 == 1) line(scores_, count).setZero();
     for (Index i = 0; i < count; i += 2) {
-      for (int c = 0; c < Columns; ++c) weights_[i / 2][c] = Products::pair(scores_[i][c], scores_[i + 1][c]);
+      for (int c = 0; c < tile_columns; ++c) weights_[i / 2][c] = Products::pair(scores_[i][c], scores_[i + 1][c]);
     }
   }
 
@@ -359,13 +360,13 @@ class Block {
   Row maximum_, total_, correction_;
 };
 
-template <class T, int Columns>
+template <class T, int tile_columns>
 void run(lazyllm::cpu::Context& context, const Task<T>& task) {
   const int threads = context.threads();
-  constexpr Index width = Columns * lanes;
+  constexpr Index width = tile_columns * lanes;
   const Index queries = task.query_count();
   const Index blocks = (queries + width - 1) / width;
-  const Index scratch = Block<T, Columns>::scratch(task.shape.head_dim);
+  const Index scratch = Block<T, tile_columns>::scratch(task.shape.head_dim);
   float* const memory = context.scratch(threads * scratch).data();
   // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
   // together.
@@ -376,21 +377,21 @@ void run(lazyllm::cpu::Context& context, const Task<T>& task) {
     thread = omp_get_thread_num();
 #endif
     const Index first = (blocks - 1 - i % blocks) * width;
-    Block<T, Columns>(task, i / blocks, first, std::min(width, queries - first), memory + thread * scratch).run();
+    Block<T, tile_columns>(task, i / blocks, first, std::min(width, queries - first), memory + thread * scratch).run();
   }
 }
 
-/// Lane i of the result is the sum of the lanes of vectors[i].
-template <int Count, int... Lane>
-[[gnu::always_inline]] inline Vector sums_of_lanes(const Vector (&vectors)[Count],
-                                                   std::integer_sequence<int, Lane...> order) {
-  if constexpr (Count == 1) {
+/// lane i of the result is the sum of the lanes of vectors[i].
+template <int count, int... lane>
+[[gnu::always_inline]] inline Vector sums_of_lanes(const Vector (&vectors)[count],
+                                                   std::integer_sequence<int, lane...> order) {
+  if constexpr (count == 1) {
     return vectors[0];
   } else {
-    Vector sum[Count / 2];
-    for (int i = 0; i < Count / 2; ++i) {
-      sum[i] = __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * Lane)...) +
-               __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * Lane + 1)...);
+    Vector sum[count / 2];
+    for (int i = 0; i < count / 2; ++i) {
+      sum[i] = __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * lane)...) +
+               __builtin_shufflevector(vectors[2 * i], vectors[2 * i + 1], (2 * lane + 1)...);
     }
     return sums_of_lanes(sum, order);
   }
@@ -434,8 +435,8 @@ class Chunks {
       float* const scores = memory_ + partials + thread * height * chunk_keys;
 #pragma omp for schedule(dynamic)
       for (Index i = 0; i < heads * chunks_; ++i) {
-        for_tiles<height>(0, queries, [&]<int Height>(Index query, std::integral_constant<int, Height>) {
-          attend<Height>(i / chunks_, i % chunks_, query, scores);
+        for_tiles<height>(0, queries, [&]<int tile_height>(Index query, std::integral_constant<int, tile_height>) {
+          attend<tile_height>(i / chunks_, i % chunks_, query, scores);
         });
       }
 #pragma omp for
@@ -450,11 +451,12 @@ class Chunks {
     return {memory_ + number * Partial::floats(head_dim), head_dim};
   }
 
-  /// The chunk's partial results for queries `query` to `query + Height - 1`. `scores` is `[Height x chunk_keys]`.
-  template <int Height>
+  /// The chunk's partial results for queries `query` to `query + tile_height - 1`. `scores` is `[tile_height x
+  /// chunk_keys]`.
+  template <int tile_height>
   void attend(Index kv_head, Index chunk, Index query, float* scores) const {
     const Index key = chunk * chunk_keys;
-    const Index count = std::min<Index>(chunk_keys, task_.limit(query + Height - 1) - key);
+    const Index count = std::min<Index>(chunk_keys, task_.limit(query + tile_height - 1) - key);
     if (count <= 0) return;
     std::array<Index, chunk_keys> offsets;
     // Spare lanes repeat the last key.
@@ -462,33 +464,34 @@ class Chunks {
       offsets[static_cast<std::size_t>(i)] = task_.offset(kv_head, key + std::min(i, count - 1));
     }
     for (Index i = 0; i < count; i += lanes) {
-      for (int q = 0; q < Height; ++q) {
+      for (int q = 0; q < tile_height; ++q) {
         score(task_.query(kv_head, query + q), offsets.data() + i, scores + q * chunk_keys + i);
       }
     }
-    for (int q = 0; q < Height; ++q) {
+    for (int q = 0; q < tile_height; ++q) {
       weigh(scores + q * chunk_keys, count, task_.limit(query + q) - key, partial(kv_head, query + q, chunk));
     }
     const Index head_dim = task_.shape.head_dim;
     const T* const values = task_.cache.values;
-    for_tiles<columns>(
-        0, Partial::round_up(head_dim) / lanes, [&]<int Columns>(Index column, std::integral_constant<int, Columns>) {
-          const Index first = column * lanes;
-          Vector sum[Height][Columns] = {};
-          for (Index i = 0; i < count; ++i) {
-            const Index at = offsets[static_cast<std::size_t>(i)] + first;
-            for (int c = 0; c < Columns; ++c) {
-              const Vector floats = load_floats(values + at + c * lanes, head_dim - first - c * lanes);
-              for (int q = 0; q < Height; ++q) {
-                sum[q][c] = FloatProducts::add(scores[q * chunk_keys + i], floats, sum[q][c]);
-              }
-            }
-          }
-          for (int q = 0; q < Height; ++q) {
-            Vector* const to = reinterpret_cast<Vector*>(partial(kv_head, query + q, chunk).outputs) + column;
-            for (int c = 0; c < Columns; ++c) to[c] = sum[q][c];
-          }
-        });
+    for_tiles<columns>(0, Partial::round_up(head_dim) / lanes,
+                       [&]<int tile_columns>(Index column, std::integral_constant<int, tile_columns>) {
+                         const Index first = column * lanes;
+                         Vector sum[tile_height][tile_columns] = {};
+                         for (Index i = 0; i < count; ++i) {
+                           const Index at = offsets[static_cast<std::size_t>(i)] + first;
+                           for (int c = 0; c < tile_columns; ++c) {
+                             const Vector floats = load_floats(values + at + c * lanes, head_dim - first - c * lanes);
+                             for (int q = 0; q < tile_height; ++q) {
+                               sum[q][c] = FloatProducts::add(scores[q * chunk_keys + i], floats, sum[q][c]);
+                             }
+                           }
+                         }
+                         for (int q = 0; q < tile_height; ++q) {
+                           Vector* const to =
+                               reinterpret_cast<Vector*>(partial(kv_head, query + q, chunk).outputs) + column;
+                           for (int c = 0; c < tile_columns; ++c) to[c] = sum[q][c];
+                         }
+                       });
   }
 
   /// The products of a query with as many keys as there are lanes.

@@ -62,6 +62,36 @@ inline void keep_highest(std::span<const float> scores, Index count, std::vector
   }
 }
 
+/// Takes out of what a task keeps, `kept` from `first` on, those keys that would be revived beyond its limit. Protected
+/// keys have the score infinity in `ranked`, `[keys]`. Uses `scratch`, `[keys]`.
+inline void limit_revived(const SelectionTask& task, std::span<const float> ranked, std::span<float> scratch,
+                          std::size_t first, std::vector<Index>& kept) {
+  std::size_t revived = 0;
+  Index sure = 0;
+  for (std::size_t i = first; i < kept.size(); ++i) {
+    const auto key = lazyllm::detail::to_size(kept[i]);
+    if (task.revives[key] == 0) continue;
+    sure += task.protects(task.keys[key]);
+    scratch[revived++] = ranked[key];
+  }
+  const Index count = std::max(task.max_revived, sure);
+  if (static_cast<Index>(revived) <= count) return;
+  const Threshold threshold = find_threshold(scratch.first(revived), count);
+  Index equals = 0;
+  const auto is_beyond = [&](Index index) {
+    const auto key = lazyllm::detail::to_size(index);
+    if (task.revives[key] == 0) return false;
+    const std::uint32_t score = lazyllm::detail::sort_key(ranked[key]);
+    return score < threshold.key || (score == threshold.key && equals++ >= threshold.at_threshold);
+  };
+  std::size_t size = first;
+  for (std::size_t i = first; i < kept.size(); ++i) {
+    const Index index = kept[i];
+    if (!is_beyond(index)) kept[size++] = index;
+  }
+  kept.resize(size);
+}
+
 /// Adds what a task keeps to `kept`, or returns the index of its first score that is not finite, else -1.
 inline Index select_one(Context& context, const SelectionTask& task, std::vector<Index>& kept) {
   constexpr float protected_score = std::numeric_limits<float>::infinity();
@@ -107,7 +137,9 @@ inline Index select_one(Context& context, const SelectionTask& task, std::vector
   } else {
     count = std::clamp(task.k, count, std::ssize(scores));
   }
+  const std::size_t first = kept.size();
   keep_highest(ranked, count, kept);
+  if (!task.revives.empty()) limit_revived(task, ranked, open, first, kept);
   return -1;
 }
 

@@ -81,4 +81,19 @@ __device__ T sum_before(T value) {
   return sum - value;
 }
 
+/// The number of threads before this one whose flag is set, and `count` more; adds those of the whole block to `count`.
+__device__ inline int rank_before(bool flag, int& count) {
+  __shared__ int of_warp[warp_size];
+  const std::uint32_t votes = __ballot_sync(whole_warp, flag);
+  if (lane() == 0) of_warp[warp()] = __popc(votes);
+  __syncthreads();
+  int rank = count + __popc(votes & ((1U << lane()) - 1));
+  for (int w = 0; w < warps(); ++w) {
+    if (w < warp()) rank += of_warp[w];
+    count += of_warp[w];
+  }
+  __syncthreads();  // for the next call
+  return rank;
+}
+
 }  // namespace lazyllm::cuda::detail

@@ -39,7 +39,7 @@ struct SelectionLayout {
     Index keys = 0;
     for (const SelectionTask& task : task_list) {
       const OpenRange range(task);
-      if (!task.protect_mask.empty()) mask_bytes += range.last - range.first;
+      if (needs_mask(task)) mask_bytes += range.last - range.first;
       keys += std::ssize(task.keys);
       max_keys = std::max(max_keys, std::ssize(task.keys));
     }
@@ -51,6 +51,8 @@ struct SelectionLayout {
     kept = layout.add<int>(keys);
     bytes = layout.bytes();
   }
+
+  static bool needs_mask(const SelectionTask& task) { return !task.protect_mask.empty() || !task.revives.empty(); }
 
   Index tasks;
   Index masks;
@@ -72,14 +74,21 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
     const auto keys = static_cast<int>(task.keys.size());
     int open = range.last - range.first;
     const std::uint8_t* device_mask = nullptr;
-    if (!task.protect_mask.empty()) {
+    Index revived = 0;  // protected keys that are revived whatever the limit
+    if (SelectionLayout::needs_mask(task)) {
       device_mask = at<const std::uint8_t>(device, next_mask);
-      for (int i = range.first; i < range.last; ++i) {
-        const bool is_protected = task.protects(task.keys[lazyllm::detail::to_size(i)]);
-        *at<std::uint8_t>(host, next_mask++) = is_protected;
+      for (int i = 0; i < keys; ++i) {
+        const auto key = lazyllm::detail::to_size(i);
+        const bool is_protected = task.protects(task.keys[key]);
+        const bool revives = !task.revives.empty() && task.revives[key] != 0;
+        revived += is_protected && revives;
+        if (i < range.first || i >= range.last) continue;
+        *at<std::uint8_t>(host, next_mask++) = static_cast<std::uint8_t>(
+            (is_protected ? DeviceSelectionTask::is_protected : 0) | (revives ? DeviceSelectionTask::is_revived : 0));
         open -= is_protected;
       }
     }
+    const Index limit = task.revives.empty() ? -1 : std::clamp<Index>(task.max_revived - revived, 0, keys);
     const auto wanted = static_cast<int>(std::clamp<Index>(task.k - (keys - open), 0, open));
     at<DeviceSelectionTask>(host, layout.tasks)[t] = {.scores = task.scores.data(),
                                                       .mask = device_mask,
@@ -88,7 +97,8 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
                                                       .keys = keys,
                                                       .open_first = range.first,
                                                       .open_last = range.last,
-                                                      .wanted = wanted};
+                                                      .wanted = wanted,
+                                                      .max_revived = static_cast<int>(limit)};
     max_kept += task.by_share ? keys : keys - open + wanted;
   }
   return max_kept;

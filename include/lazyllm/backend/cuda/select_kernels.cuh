@@ -21,7 +21,8 @@
 ///            bins    2047 … 2046 | 2045 … 2044 | …      1024 threads: two bins for each thread
 ///            thread       0      |      1      | …      the thread in whose bins `wanted` is reached knows the digit
 ///
-///     4. write the kept keys: in each round a warp has 32 neighbouring keys, votes, and knows from the votes of the
+///     4. with a limit of revived keys: the same digits once more, for the kept keys that would be revived
+///     5. write the kept keys: in each round a warp has 32 neighbouring keys, votes, and knows from the votes of the
 ///        warps before it where its kept keys go
 
 namespace lazyllm::cuda::detail {
@@ -29,6 +30,9 @@ namespace lazyllm::cuda::detail {
 /// A selection task on the device. Its keys [open_first, open_last) compete, except for those that the mask protects.
 /// The others are kept.
 struct DeviceSelectionTask {
+  static constexpr std::uint8_t is_protected = 1;  // of the mask
+  static constexpr std::uint8_t is_revived = 2;
+
   const float* scores;
   const std::uint8_t* mask;  // `[open_last - open_first]`, or null
   double share;              // negative to select by count
@@ -36,11 +40,14 @@ struct DeviceSelectionTask {
   int keys;
   int open_first;
   int open_last;
-  int wanted;  // by count: how many of the open keys
+  int wanted;       // by count: how many of the open keys
+  int max_revived;  // of the open keys; negative for no limit
 
   LAZYLLM_HOST_DEVICE bool open(int i) const {
-    return i >= open_first && i < open_last && (mask == nullptr || mask[i - open_first] == 0);
+    return i >= open_first && i < open_last && (mask == nullptr || (mask[i - open_first] & is_protected) == 0);
   }
+  /// Of an open key, with a limit.
+  LAZYLLM_HOST_DEVICE bool revives(int i) const { return (mask[i - open_first] & is_revived) != 0; }
 };
 
 /// What comes back of a task.
@@ -56,10 +63,22 @@ struct Threshold {
   int equals;
 };
 
-/// The highest open keys whose weights add up to at least `wanted`. Precondition: the weights of all open keys do. A
-/// radix search from the highest digit down.
+/// The keys that compete for a threshold: the open ones, or those of them that would be revived and are above a key.
+struct Competitors {
+  const DeviceSelectionTask& task;
+  bool revived_only = false;
+  std::uint32_t above = 0;  // no score's key is 0
+
+  __device__ bool has(int i, std::uint32_t key) const {
+    return task.open(i) && (!revived_only || task.revives(i)) && key > above;
+  }
+};
+
+/// The highest competitors whose weights add up to at least `wanted`. Precondition: the weights of all do. A radix
+/// search from the highest digit down.
 template <class Weight, class WeightOf>
-__device__ Threshold find_threshold(const DeviceSelectionTask& task, Weight wanted, const WeightOf& weight_of) {
+__device__ Threshold find_threshold(const Competitors& competitors, Weight wanted, const WeightOf& weight_of) {
+  const DeviceSelectionTask& task = competitors.task;
   constexpr int bins = 2048;
   __shared__ Weight histogram[bins];
   __shared__ std::uint32_t digit;
@@ -72,9 +91,8 @@ __device__ Threshold find_threshold(const DeviceSelectionTask& task, Weight want
     for (int bin = thread(); bin < bins; bin += threads()) histogram[bin] = 0;
     __syncthreads();
     for (int i = task.open_first + thread(); i < task.open_last; i += threads()) {
-      if (!task.open(i)) continue;
       const std::uint32_t candidate = lazyllm::detail::sort_key(task.scores[i]);
-      if ((candidate & fixed) == key) {
+      if (competitors.has(i, candidate) && (candidate & fixed) == key) {
         atomicAdd(&histogram[candidate >> shift & digit_mask], weight_of(task.scores[i]));
       }
     }
@@ -103,6 +121,11 @@ __device__ Threshold find_threshold(const DeviceSelectionTask& task, Weight want
 
 using Units = unsigned long long;  // what atomicAdd takes
 
+/// The weight of a key by count.
+struct One {
+  __device__ unsigned operator()(float) const { return 1; }
+};
+
 /// The threshold of a task by share.
 __device__ inline Threshold share_threshold(const DeviceSelectionTask& task, float highest) {
   const lazyllm::detail::ScoreUnits units(highest, task.keys);
@@ -116,47 +139,51 @@ __device__ inline Threshold share_threshold(const DeviceSelectionTask& task, flo
   const std::int64_t wanted = units.share(task.share, open + held) - held;
   if (wanted <= 0) return {UINT32_MAX, 0};
   if (wanted > open) return {0, 0};  // all of them: no score's key is 0
-  return find_threshold(task, static_cast<Units>(wanted),
+  return find_threshold(Competitors{task}, static_cast<Units>(wanted),
                         [&units](float score) { return static_cast<Units>(units.of(score)); });
 }
 
+/// The `count` highest competitors; there are so many.
+__device__ inline Threshold count_threshold(const Competitors& competitors, int count) {
+  if (count == 0) return {UINT32_MAX, 0};
+  return find_threshold(competitors, static_cast<unsigned>(count), One());
+}
+
+/// Which of the keys that `threshold` keeps, and which would be revived, stay.
+__device__ inline Threshold revival_threshold(const DeviceSelectionTask& task, const Threshold& threshold) {
+  const Competitors competitors{task, true, threshold.key};
+  int count = 0;
+  for (int i = task.open_first + thread(); i < task.open_last; i += threads()) {
+    count += competitors.has(i, lazyllm::detail::sort_key(task.scores[i]));
+  }
+  count = block_sum(count);
+  if (count < task.max_revived) return {threshold.key, task.max_revived - count};
+  return count_threshold(competitors, task.max_revived);
+}
+
 /// Writes the kept keys in ascending order and returns their number.
-__device__ inline int write_kept(const DeviceSelectionTask& task, const Threshold& threshold, int* kept) {
-  __shared__ int warp_totals[warp_size];
-  int sure_before = 0;  // in earlier rounds: kept whatever the other keys
-  int equal_before = 0;
+__device__ inline int write_kept(const DeviceSelectionTask& task, const Threshold& threshold, const Threshold& revival,
+                                 int* kept) {
+  int equals = 0;  // in earlier rounds, as are the following
+  int revived_equals = 0;
+  int count = 0;
   for (int first = 0; first < task.keys; first += threads()) {
     const int i = first + thread();
-    bool sure = false;
-    bool equal = false;
-    if (i < task.keys) {
-      const std::uint32_t key = lazyllm::detail::sort_key(task.scores[i]);
-      sure = !task.open(i) || key > threshold.key;
-      equal = !sure && key == threshold.key;
+    const bool open = task.open(i);
+    const std::uint32_t key = open ? lazyllm::detail::sort_key(task.scores[i]) : 0;
+    const bool equal = open && key == threshold.key;
+    const int rank = rank_before(equal, equals);
+    bool stays = i < task.keys && (!open || key > threshold.key || (equal && rank < threshold.equals));
+    if (task.max_revived >= 0) {
+      const bool revives = stays && open && task.revives(i);
+      const bool revived_equal = revives && key == revival.key;
+      const int revived_rank = rank_before(revived_equal, revived_equals);
+      if (revives) stays = key > revival.key || (revived_equal && revived_rank < revival.equals);
     }
-    const std::uint32_t sure_votes = __ballot_sync(whole_warp, sure);
-    const std::uint32_t equal_votes = __ballot_sync(whole_warp, equal);
-    if (lane() == 0) warp_totals[warp()] = __popc(sure_votes) | __popc(equal_votes) << 16;
-    __syncthreads();
-    const std::uint32_t lanes_before = (1U << lane()) - 1;
-    int sure_rank = sure_before + __popc(sure_votes & lanes_before);
-    int equal_rank = equal_before + __popc(equal_votes & lanes_before);
-    for (int w = 0; w < warps(); ++w) {
-      const int sures = warp_totals[w] & 0xffff;
-      const int equals = warp_totals[w] >> 16;
-      if (w < warp()) {
-        sure_rank += sures;
-        equal_rank += equals;
-      }
-      sure_before += sures;
-      equal_before += equals;
-    }
-    if (sure || (equal && equal_rank < threshold.equals)) {
-      kept[sure_rank + (equal_rank < threshold.equals ? equal_rank : threshold.equals)] = i;
-    }
-    __syncthreads();
+    const int place = rank_before(stays, count);
+    if (stays) kept[place] = i;
   }
-  return sure_before + (equal_before < threshold.equals ? equal_before : threshold.equals);
+  return count;
 }
 
 inline constexpr int max_selecting_threads = 1024;
@@ -181,13 +208,15 @@ __global__ void __launch_bounds__(max_selecting_threads)
     if (thread() == 0) result = {task.first_kept, bad, 0};
     return;
   }
-  Threshold threshold{UINT32_MAX, 0};
+  Threshold threshold;
   if (task.share >= 0) {
     threshold = share_threshold(task, __builtin_bit_cast(float, block_max(highest)));
-  } else if (task.wanted > 0) {
-    threshold = find_threshold(task, static_cast<unsigned>(task.wanted), [](float) { return 1U; });
+  } else {
+    threshold = count_threshold(Competitors{task}, task.wanted);
   }
-  const int count = write_kept(task, threshold, kept + task.first_kept);
+  Threshold revival{0, 0};
+  if (task.max_revived >= 0) revival = revival_threshold(task, threshold);
+  const int count = write_kept(task, threshold, revival, kept + task.first_kept);
   if (thread() == 0) result = {task.first_kept, -1, count};
 }
 

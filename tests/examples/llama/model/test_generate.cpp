@@ -107,6 +107,15 @@ TEST_CASE("--json has the figures of a run, and they fit together") {
   CHECK(first.at("tokens")[0] == run.at("tokens")[0]);
 }
 
+TEST_CASE("--context leaves out the middle of a longer prompt") {
+  const auto tokens = [](const char* context) {
+    return report({"--max-tokens", "4", "--context", context}).at("prompt_tokens").get<int>();
+  };
+  CHECK(tokens("44") == 40);
+  CHECK(tokens("43") == 38);
+  CHECK(tokens("6") == 2);
+}
+
 TEST_CASE("--compare reports dense and lazy and how they relate") {
   for (const char* schedule : {"paper", "1:0.3,2:0.3", "1:0.9"}) {
     CAPTURE(schedule);

@@ -6,8 +6,8 @@
 
 using namespace llama;
 
-// What tests/reference/make_pretrained_reference.py has written: prompts of 2000 tokens, three of them run dense by
-// transformers, one pruned by the naive LazyLLM.
+// What tests/reference/make_pretrained_reference.py has written: three prompts of 2000 tokens run dense by
+// transformers, one of 500 pruned by the naive LazyLLM.
 TEST_CASE("SmolLM2: dense logits equal transformers', keep-all ones the dense, pruned steps the naive LazyLLM's") {
   const std::filesystem::path folder = test::cached("reference/smollm2");
   if (!std::filesystem::exists(folder / "cases.json") || !std::filesystem::exists(test::cached("smollm2"))) {
