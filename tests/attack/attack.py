@@ -28,7 +28,9 @@ BIN, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 SMALL = SOURCE / "tests/reference/fixtures/lazyllm/models/mha_4_layers"  # four layers, no tokenizer
 TINY = SOURCE / "examples/models/tiny"
 IDS = " ".join(str(i * 37 % 90 + 3) for i in range(20))
-LINE = {"_id": "a", "dataset": "qasper", "prompt": "list of colours: red green blue.", "answers": ["red"], "max_tokens": 2}
+LINE = {"_id": "a", "dataset": "qasper", "prompt": "list of colours: " + "red green blue " * 40, "answers": ["red"], "max_tokens": 2}
+# For calibration, which holds half of them out.
+TWO = "".join(json.dumps({**LINE, "_id": name}) + "\n" for name in "ab")
 
 
 class Case:
@@ -60,7 +62,7 @@ def command(case):
 
 def problems_of(case, folder):
     """What is wrong with how the program took the case."""
-    write(folder, {"ids": IDS, "prompt.txt": "red green blue", "data.jsonl": json.dumps(LINE) + "\n", "old.json": "old"})
+    write(folder, {"ids": IDS, "prompt.txt": "red green blue", "data.jsonl": json.dumps(LINE) + "\n", "two.jsonl": TWO, "old.json": "old"})
     write(folder, case.files)
     before = {path.name for path in folder.iterdir()}
     environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
@@ -115,8 +117,8 @@ def evaluate(*arguments):
 
 
 def calibrate(*arguments):
-    return ["--model", TINY, "--data", "prompt.txt", "--threads", "1", "--tokens", "1", "--runs", "1", "--out", "old.json",
-            *arguments]
+    return ["--model", TINY, "--data", "two.jsonl", "--threads", "1", "--tokens", "1", "--runs", "1", "--speedups", "1.2",
+            "--out", "old.json", *arguments]
 
 
 def bench(*arguments):
@@ -451,8 +453,8 @@ def outputs():
                    status=(1,), check=holds("data.jsonl", json.dumps(LINE) + "\n"))
     yield Case("outputs", "evaluate --json is --resume", "lazyllm-evaluate", evaluate("--json", "new", "--resume", "new"),
                place="--resume", status=(1,))
-    yield Case("outputs", "calibrate --out over --data", "lazyllm-calibrate", calibrate("--out", "prompt.txt"), place="--data",
-               status=(1,), check=holds("prompt.txt", "red green blue"))
+    yield Case("outputs", "calibrate --out over --data", "lazyllm-calibrate", calibrate("--out", "two.jsonl"), place="--data",
+               status=(1,), check=holds("two.jsonl", TWO))
     for link in ("old.json", "none"):
         yield Case("outputs", f"evaluate --resume is a link to {link}", "lazyllm-evaluate", evaluate("--resume", "there"),
                    {"there": lambda path, link=link: os.symlink(link, path)}, place="there", status=(1,), check=holds("old.json", "old"))
