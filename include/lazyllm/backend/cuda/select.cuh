@@ -98,7 +98,7 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
                                                       .open_first = range.first,
                                                       .open_last = range.last,
                                                       .wanted = wanted,
-                                                      .max_revived = static_cast<int>(limit)};
+                                                      .max_revived = limit};
     max_kept += task.by_share ? keys : keys - open + wanted;
   }
   return max_kept;

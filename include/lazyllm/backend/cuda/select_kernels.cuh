@@ -40,8 +40,8 @@ struct DeviceSelectionTask {
   int keys;
   int open_first;
   int open_last;
-  int wanted;       // by count: how many of the open keys
-  int max_revived;  // of the open keys; negative for no limit
+  int wanted;         // by count: how many of the open keys
+  Index max_revived;  // of the open keys; negative for no limit
 
   LAZYLLM_HOST_DEVICE bool open(int i) const {
     return i >= open_first && i < open_last && (mask == nullptr || (mask[i - open_first] & is_protected) == 0);
@@ -157,8 +157,9 @@ __device__ inline Threshold revival_threshold(const DeviceSelectionTask& task, c
     count += competitors.has(i, lazyllm::detail::sort_key(task.scores[i]));
   }
   count = block_sum(count);
-  if (count < task.max_revived) return {threshold.key, task.max_revived - count};
-  return count_threshold(competitors, task.max_revived);
+  const auto limit = static_cast<int>(task.max_revived);
+  if (count < limit) return {threshold.key, limit - count};
+  return count_threshold(competitors, limit);
 }
 
 /// Writes the kept keys in ascending order and returns their number.
