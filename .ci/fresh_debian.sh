@@ -14,8 +14,8 @@ first_command=$(grep -m1 -E '^ *bash ' README.md)
 command=${2:-"{ $first_command
 } | tee first_command.log
 grep -q '^TTFT speedup: ' first_command.log
-cmake --build --preset release --target test_core
-ctest --preset release -R '^test_core\$' --no-tests=error"}
+cmake --build --preset release --target test_policy
+ctest --preset release -R '^test_policy\$' --no-tests=error"}
 
 skip() { echo "skipped: $1"; exit 77; }
 ((EUID == 0)) || skip "only root can make a minimal Debian"

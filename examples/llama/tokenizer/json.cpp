@@ -20,7 +20,7 @@ nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& fi
   }
 }
 
-const nlohmann::json& member(const nlohmann::json& section, const std::string& name) {
+const nlohmann::json& member(const nlohmann::json& section, std::string_view name) {
   if (!section.is_object())
     throw tokenizer_error(fmt::format("{} stands where an object with {} is needed", shown(section), shown(name)));
   const auto found = section.find(name);

@@ -15,7 +15,7 @@ namespace llama {
 nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& file);
 
 /// The member `name` of `section`. Throws `tokenizer_error` that names it when there is none.
-const nlohmann::json& member(const nlohmann::json& section, const std::string& name);
+const nlohmann::json& member(const nlohmann::json& section, std::string_view name);
 
 /// The string member `name` of `section`. Throws `tokenizer_error`.
 std::string string_member(const nlohmann::json& section, const char* name);
