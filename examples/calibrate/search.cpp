@@ -272,7 +272,7 @@ class Search {
   std::map<std::string, std::vector<std::optional<Outcome>>> outcomes_;  // by preset
 };
 
-/// Of the share `of` in all positions.
+/// The 95 % interval of the sum of `of` per position: prompts are drawn anew, with repetition.
 template <class Of>
 Interval bootstrap(std::span<const Outcome> outcomes, const Of& of) {
   constexpr std::size_t draws = 2000;

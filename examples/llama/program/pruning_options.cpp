@@ -1,6 +1,7 @@
 #include "examples/llama/program/pruning_options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <utility>
 
 #include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/checkpoint/mapped_file.hpp"
@@ -33,8 +34,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
   app.add_option(
          "--schedule", options.schedule,
          "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, paper "
-         "or "
-         "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
+         "or LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7); " +
              prefixes() +
              "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the five options below "
@@ -79,12 +79,13 @@ PruningOptions resolved(PruningOptions options, Index layers) {
 
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
   const PruningOptions all = resolved(options, layers);
-  lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);
-  if (all.decode_revived) policy = lazyllm::KeepComputed<lazyllm::AnyPolicy>{std::move(policy), *all.decode_revived};
-  policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{std::move(policy), *all.protect_last};
-  policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{std::move(policy), *all.protect_first};
-  if (all.max_revived) policy = lazyllm::ReviveAtMost<lazyllm::AnyPolicy>{std::move(policy), *all.max_revived};
-  return lazyllm::TokenPruner<lazyllm::AnyPolicy>(std::move(policy), lazyllm::parse_score(*all.score));
+  lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);  // any that has a text form
+  return lazyllm::make_pruner(std::move(policy),
+                              {.score = lazyllm::parse_score(*all.score),
+                               .protect_first = *all.protect_first,
+                               .protect_last = *all.protect_last,
+                               .max_revived = all.max_revived.value_or(lazyllm::Selection::unlimited),
+                               .decode_revived = all.decode_revived});
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

@@ -29,14 +29,18 @@ struct Preset {
   std::optional<Index> decode_revived = {};
 };
 
-/// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
-/// have the schedule's layers.
-inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
-  AnyPolicy policy = KeepRatio(preset.schedule);
+/// The pruner that does what `preset` says, with `policy` in place of its schedule.
+inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
   if (preset.decode_revived) policy = KeepComputed<AnyPolicy>{std::move(policy), *preset.decode_revived};
   const ProtectLast<AnyPolicy> last{std::move(policy), preset.protect_last};
   return TokenPruner<AnyPolicy>(ReviveAtMost{ProtectFirst{last, preset.protect_first}, preset.max_revived},
                                 preset.score);
+}
+
+/// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
+/// have the schedule's layers.
+inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
+  return make_pruner(KeepRatio(preset.schedule), preset);
 }
 
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
