@@ -20,6 +20,8 @@ constexpr Index cell_step = 256;
 /// From so many rows on ggml's flash attention computes tiles, which masked cells are part of, and sums do not depend
 /// on their number. Fewer rows skip masked cells one by one.
 constexpr Index tile_rows = 64;
+/// Rows whose probabilities one graph computes: all of a wide window at once would need more memory than the layers.
+constexpr Index score_rows = 32;
 constexpr std::uint16_t visible = 0, hidden_from = 0xFC00;  // 0 and minus infinity as halves
 
 std::size_t nodes_of(Index layers) { return static_cast<std::size_t>(64 * layers + 64); }
@@ -234,7 +236,7 @@ void Forward::reserve() {
   }
   Graph graph(*this);
   graph.output(graph.probabilities(0, 0, Heads::mean, graph.input(GGML_TYPE_I32, room_.context),
-                                   graph.input(GGML_TYPE_F16, room_.context, room_.queries)));
+                                   graph.input(GGML_TYPE_F16, room_.context, std::min(room_.queries, score_rows))));
   graph.reserve();
 }
 
@@ -346,20 +348,23 @@ std::vector<float> Forward::probabilities(Index layer, Index first_kept, Index c
     throw std::runtime_error(
         fmt::format("Q of rows {} to {} is not kept, only of {}", first_kept, first_kept + count - 1, kept));
   }
-  const auto limits =
-      attended.key_limits.subspan(static_cast<std::size_t>(rows - kept + first_kept), static_cast<std::size_t>(count));
   const Index columns = std::ssize(attended.keys);
-  Graph graph(*this);
-  ggml_tensor* const key_list = graph.input(GGML_TYPE_I32, columns);
-  ggml_tensor* const mask = graph.input(GGML_TYPE_F16, columns, count);
-  ggml_tensor* const result = graph.output(graph.probabilities(layer, first_kept, heads, key_list, mask));
-  graph.allocate();
-  set(key_list, attended.keys.data());
-  fill_mask(mask_, columns, limits);
-  set(mask, mask_.data());
-  graph.compute();
-  std::vector<float> values(static_cast<std::size_t>(ggml_nelements(result)));
-  ggml_backend_tensor_get(result, values.data(), 0, ggml_nbytes(result));
+  std::vector<float> values(static_cast<std::size_t>(count * columns));
+  for (Index done = 0; done < count; done += score_rows) {
+    const Index first = first_kept + done, part = std::min(score_rows, count - done);
+    Graph graph(*this);
+    ggml_tensor* const key_list = graph.input(GGML_TYPE_I32, columns);
+    ggml_tensor* const mask = graph.input(GGML_TYPE_F16, columns, part);
+    ggml_tensor* const result = graph.output(graph.probabilities(layer, first, heads, key_list, mask));
+    graph.allocate();
+    set(key_list, attended.keys.data());
+    fill_mask(
+        mask_, columns,
+        attended.key_limits.subspan(static_cast<std::size_t>(rows - kept + first), static_cast<std::size_t>(part)));
+    set(mask, mask_.data());
+    graph.compute();
+    ggml_backend_tensor_get(result, values.data() + done * columns, 0, ggml_nbytes(result));
+  }
   return values;
 }
 // [scores-end]

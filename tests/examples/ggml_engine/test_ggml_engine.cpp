@@ -68,12 +68,12 @@ float largest_difference(std::span<const float> a, std::span<const float> b) {
 
 lazyllm::Preset halves() {
   return {.schedule = lazyllm::parse_schedule("4:0.5,8:0.5"),
-          .score = lazyllm::parse_score("mean:8+pool:3"),
+          .score = lazyllm::parse_score("mean:40+pool:3"),
           .protect_first = 4,
           .protect_last = 8};
 }
 
-constexpr Room room{.context = 700, .rows = 128, .queries = 8, .threads = 1};
+constexpr Room room{.context = 700, .rows = 128, .queries = 40, .threads = 1};
 
 struct CheckedAttention : Scored {
   void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::RowsView<float> hidden) {
