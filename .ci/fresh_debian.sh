@@ -3,8 +3,8 @@
 # git and nothing else of use, clones the last commit into it, and runs COMMAND there as root. Without COMMAND: the
 # README's first command, then one quick test program.
 # The minimal system is made once, with debootstrap, and kept with its packages in ${XDG_CACHE_HOME:-~/.cache}/lazyllm. It
-# is entered in namespaces of its own, so that its mounts and processes end with the command. Mirror and proxy are those of
-# this machine's apt. Exits with 77, and says why, where such a system cannot be made.
+# is entered in namespaces of its own, so that its mounts and processes end with the command. Mirror, proxy and trusted
+# certificates are those of this machine. Exits with 77, and says why, where such a system cannot be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=${1:?usage: fresh_debian.sh RELEASE [COMMAND]}
@@ -48,6 +48,7 @@ fi
 mkdir "$root"
 tar -C "$root" -xzf "$root.tar.gz"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 git bundle create -q "$root/root/lazyllm.bundle" HEAD
 cat >"$root/command" <<END
 set -euo pipefail
