@@ -27,7 +27,7 @@ bash "$here/../../cmake/install_packages.sh" cmake ninja-build g++ python3 pytho
 
 if [[ ! -d $work/source ]]; then
   [[ -x $work/venv/bin/pip ]] || python3 -m venv --clear "$work/venv"
-  "$work/venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-cache-dir --retries 2 --require-hashes \
+  "$work/venv/bin/pip" download --quiet --no-deps --no-binary llama-cpp-python --no-cache-dir --retries 2 --require-hashes \
     --dest "$work" --requirement <(echo "llama-cpp-python==$version --hash=sha256:$sha256") >&2 9>&- ||
     fail "llama-cpp-python==$version could not be downloaded: is there a network?"
   rm -rf "$work/unpacked"
