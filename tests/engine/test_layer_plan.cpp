@@ -34,7 +34,7 @@ List expected_limits(const List& rows, const List& keys) {
 
 void append(PlanBuilder& builder, const List& rows, const List& keys, Index tokens, Index outputs = 1) {
   for (const Position row : rows) builder.append_row(row);
-  for (const Position key : keys) builder.append_key(key);
+  builder.append_keys(keys);
   builder.finish_sequence(tokens, outputs);
 }
 

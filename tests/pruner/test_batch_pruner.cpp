@@ -36,7 +36,7 @@ Kept list(std::span<const Index> indices) { return {indices.begin(), indices.end
 struct One {
   One(const std::vector<Position>& keys, Index tokens, std::vector<float> scores) : block{std::move(scores)} {
     builder.clear();
-    for (const Position key : keys) builder.append_key(key);
+    builder.append_keys(keys);
     builder.append_row(keys.back());
     builder.finish_sequence(tokens, 1);
   }
@@ -113,10 +113,10 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
       for (Position p = 0; p < tokens; ++p) {
         if (p + 1 < tokens && random() % 3 == 0) continue;
         keys[s].push_back(p);
-        builder.append_key(p);
         block.scores.push_back(static_cast<float>(random() % 8) / 8);
         if (p + 1 < tokens && random() % 2 == 0) parked[s].insert(p);
       }
+      builder.append_keys(keys[s]);
       builder.append_row(tokens - 1);
       builder.finish_sequence(tokens, 1);
     }

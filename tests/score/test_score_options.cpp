@@ -84,7 +84,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   PlanBuilder builder;
   builder.clear();
   for (const Position row : rows) builder.append_row(row);
-  for (const Position key : keys) builder.append_key(key);
+  builder.append_keys(keys);
   builder.finish_sequence(10, 1);
   const LayerPlan plan = builder.layer(0, 2);
 

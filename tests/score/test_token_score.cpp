@@ -75,11 +75,11 @@ static_assert(!TokenScore<WithoutWindow> && !TokenScore<WithoutVerb> && !TokenSc
 TEST_CASE("score: the window is the sequence's own rows among the last positions") {
   PlanBuilder builder;
   builder.clear();
-  for (const Position key : {0, 1, 2}) builder.append_key(key);
+  builder.append_keys(std::vector<Position>{0, 1, 2});
   for (const Position row : {1, 2}) builder.append_row(row);
   builder.finish_sequence(3, 1);
   // Positions 0 to 4 are history, of which 1 is revived; 5 to 9 are new, of which 7 has been pruned.
-  for (const Position key : {0, 1, 3, 5, 6, 8, 9}) builder.append_key(key);
+  builder.append_keys(std::vector<Position>{0, 1, 3, 5, 6, 8, 9});
   for (const Position row : {1, 5, 6, 8, 9}) builder.append_row(row);
   builder.finish_sequence(10, 1);
   const LayerPlan plan = builder.layer(0, 2);

@@ -53,7 +53,8 @@ class PlanBuilder {
   }
 
   void append_row(Position position) { lists_.positions.push_back(position); }  ///< ascending within a sequence
-  void append_key(Position position) { lists_.keys.push_back(position); }       ///< ascending within a sequence
+  /// Ascending within a sequence.
+  void append_keys(Positions positions) { lists_.keys.insert(lists_.keys.end(), positions.begin(), positions.end()); }
 
   /// Appends the rows [first, last).
   void append_rows(Index first, Index last) { append_range(lists_.positions, first, last); }

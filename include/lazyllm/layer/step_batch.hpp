@@ -224,8 +224,8 @@ class StepBatch {
       }
       kept = unranked_;
     }
-    kept_keys_.clear();
-    for (const Index i : kept) kept_keys_.push_back(part.keys[to_size(i)]);
+    kept_keys_.resize(kept.size());
+    std::ranges::transform(kept, kept_keys_.begin(), [&](Index i) { return part.keys[to_size(i)]; });
     if (member.ends_at(depth)) {
       end_stage(context, plan, s, depth, kept);
       if (!member.joined) return transition_.leave_out(part);  // its policy threw

@@ -46,18 +46,19 @@ class Transition {
   void add(RunningSequence<Aux>& running, const SequencePlan& part, Positions keys, Index outputs) {
     Move& move = moves_.emplace_back(Move{&running, {dropped_.size(), 0}, {revived_.size(), 0}});
     const bool may_revive = running.parked_at(depth_) > 0;
-    Index row = 0;
+    const Positions rows = part.positions;
+    std::size_t row = 0;
     const auto drop_before = [&](Index key) {
-      for (; row < std::ssize(part.positions) && part.positions[detail::to_size(row)] < key; ++row) {
-        dropped_.push_back(part.positions[detail::to_size(row)]);
-        dropped_rows_.push_back(part.first_row + row);
+      for (; row < rows.size() && rows[row] < key; ++row) {
+        dropped_.push_back(rows[row]);
+        dropped_rows_.push_back(part.first_row + static_cast<Index>(row));
       }
     };
+    next_.append_keys(keys);
     for (const Position key : keys) {
-      next_.append_key(key);
       drop_before(key);
-      if (row < std::ssize(part.positions) && part.positions[detail::to_size(row)] == key) {
-        copied_rows_.push_back(part.first_row + row++);
+      if (row < rows.size() && rows[row] == key) {
+        copied_rows_.push_back(part.first_row + static_cast<Index>(row++));
         copied_targets_.push_back(next_.row_count());
         next_.append_row(key);
       } else if (may_revive && running.depth(key) == depth_) {

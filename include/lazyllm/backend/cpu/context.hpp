@@ -50,13 +50,14 @@ class Context {
     Index width_ = 0;
   };
 
-  /// `count` floats of scratch memory, aligned for Eigen, valid until the next call.
-  std::span<float> scratch(Index count) {
+  /// `count` numbers of scratch memory, aligned for Eigen, valid until the next call.
+  template <class T = float>
+  requires(sizeof(T) == sizeof(float)) std::span<T> scratch(Index count) {
     if (count > scratch_.size()) {
       Eigen::ArrayXf grown(std::max(count, 2 * scratch_.size()));  // resize would leave a freed array when this throws
       scratch_.swap(grown);
     }
-    return {scratch_.data(), static_cast<std::size_t>(count)};
+    return {reinterpret_cast<T*>(scratch_.data()), static_cast<std::size_t>(count)};
   }
 
   /// Runs `body(first, last)` over [0, count) in chunks of `grain`, in parallel. The chunks do not depend on the number

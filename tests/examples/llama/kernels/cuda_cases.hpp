@@ -274,7 +274,7 @@ inline lazyllm::PlanBuilder plan_of(const std::vector<TestSequence>& sequences) 
   lazyllm::PlanBuilder plan;
   for (const TestSequence& sequence : sequences) {
     for (const Position row : sequence.rows) plan.append_row(row);
-    for (const Position key : sequence.keys) plan.append_key(key);
+    plan.append_keys(sequence.keys);
     plan.finish_sequence(sequence.tokens(), 1);
   }
   return plan;
