@@ -155,5 +155,6 @@ inline void wait_for_copies() {
 inline std::uint32_t computed_here(std::uint32_t value) { return value; }
 
 inline float fast_exp2(float x) { return std::exp2(x); }
+inline float fast_divide(float a, float b) { return a / b; }
 
 }  // namespace llama::kernels

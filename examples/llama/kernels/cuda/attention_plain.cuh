@@ -9,16 +9,16 @@ namespace llama::kernels {
 
 inline constexpr int plain_warps = 4;
 inline constexpr int widest_head = 256;
+inline constexpr int own = widest_head / 32;  // elements of a lane: lane, lane + 32, ...
 
 /// One block for each query of a tile, each warp with every fourth key, the lanes across the elements.
 template <class T>
 __global__ void __launch_bounds__(32 * plain_warps) attend_query(const AttentionProblem<T> problem) {
-  constexpr int own = widest_head / 32;  // elements of a lane: lane, lane + 32, ...
   __shared__ float results[plain_warps][widest_head];
   __shared__ PartSums sums[plain_warps];
   const int block = static_cast<int>(blockIdx.x);
-  const int kv_head = block / problem.tile_count;
-  const auto tile = problem.tiles[block % problem.tile_count];
+  const int kv_head = block % problem.kv_heads;
+  const auto tile = problem.tiles[block / problem.kv_heads];
   const auto extent = problem.extents[tile.sequence];
   const int query = tile.first_query + static_cast<int>(blockIdx.y);
   if (query >= extent.rows * problem.group) return;
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(32 * plain_warps) attend_query(const Attention
 template <class T>
 __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> problem) {
   const int block = static_cast<int>(blockIdx.x);
-  const int kv_head = block / problem.join_count;
-  const auto join = problem.joins[block % problem.join_count];
+  const int kv_head = block % problem.kv_heads;
+  const auto join = problem.joins[block / problem.kv_heads];
   const auto extent = problem.extents[join.sequence];
   const int row = static_cast<int>(blockIdx.y);
   const int query = join.first_query + row;
@@ -107,13 +107,19 @@ __global__ void __launch_bounds__(32) join_parts(const AttentionProblem<T> probl
   }
   total = lanes_sum(total);
   T* const out = problem.out_at(extent, kv_head, query);
-  for (int i = lane(); i < problem.head_dim; i += 32) {
-    float value = 0;
-    for (int p = 0; p < join.parts; ++p) {
-      const Index place = problem.part_at(join.part + p, kv_head, row);
-      value += problem.part_values[place * problem.head_dim + i] * factor(problem.part_sums[place]);
+  float result[own] = {};
+  for (int p = 0; p < join.parts; ++p) {
+    const Index place = problem.part_at(join.part + p, kv_head, row);
+    const float weight = factor(problem.part_sums[place]);
+    const float* const values = problem.part_values + place * problem.head_dim;
+#pragma unroll
+    for (int i = 0; i < own; ++i) {
+      if (lane() + 32 * i < problem.head_dim) result[i] += values[lane() + 32 * i] * weight;
     }
-    out[i] = round_to<T>(value / total);
+  }
+#pragma unroll
+  for (int i = 0; i < own; ++i) {
+    if (lane() + 32 * i < problem.head_dim) out[lane() + 32 * i] = round_to<T>(result[i] / total);
   }
 }
 

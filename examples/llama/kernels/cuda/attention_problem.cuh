@@ -14,8 +14,8 @@ struct PartSums {
   float sum;
 };
 
-/// Attention of the tiles of one size. Block b does tile b % tile_count for key/value head b / tile_count, so that the
-/// blocks that run at once share the K and V of few heads.
+/// Attention of the tiles of one size. Block b does tile b / kv_heads for key/value head b % kv_heads: the longest
+/// tiles of all heads start first, so that the device is busy until the end.
 template <class T>
 struct AttentionProblem {
   using Plan = DevicePlan<T>;

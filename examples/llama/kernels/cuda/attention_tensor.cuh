@@ -14,21 +14,23 @@ namespace llama::kernels {
 
 /// How the warps of a block share a tile: `query_warps` times `key_warps`, each with `fragments` times 16 queries.
 /// Every matrix load of K and V serves all `fragments`: with one, shared memory would be the limit.
-template <int query_warps_, int key_warps_, int fragments_, int blocks_>
+template <int query_warps_, int key_warps_, int fragments_, int narrow_blocks, int wide_blocks>
 struct TileShape {
   static constexpr int query_warps = query_warps_;
   static constexpr int key_warps = key_warps_;
   static constexpr int fragments = fragments_;
-  static constexpr int blocks = blocks_;  // at once on a processor
   static constexpr int threads = 32 * query_warps * key_warps;
   static constexpr int queries = 16 * query_warps * fragments;
   static constexpr int keys = 64;  // at once
+
+  /// Blocks at once on a processor: heads of up to 64 elements leave registers for more.
+  static constexpr int blocks(int head_dim) { return head_dim <= 64 ? narrow_blocks : wide_blocks; }
 };
 
 /// Prefill: each warp has queries of its own and sees all keys.
-using ManyQueries = TileShape<4, 1, 2, 2>;
+using ManyQueries = TileShape<4, 1, 2, 3, 2>;
 /// Decode: the warps share the queries and split the keys, so that much of the cache is in flight.
-using FewQueries = TileShape<1, 4, 1, 4>;
+using FewQueries = TileShape<1, 4, 1, 4, 4>;
 
 /// What a block works on.
 template <class T>
@@ -84,7 +86,7 @@ __device__ inline float finite_or_zero(float highest) { return highest == -INFIN
 /// Softmax of one tile with the running maximum of FlashAttention. While the scores are computed, V is on its way;
 /// while V is used, the next K.
 template <class T, int width, class Shape>
-__global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(const AttentionProblem<T> problem) {
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks(width)) attend_tile(const AttentionProblem<T> problem) {
   using Memory = TileMemory<T, Shape, width>;
   constexpr int fragments = Shape::fragments;
   constexpr int warp_keys = Shape::keys / Shape::key_warps;
@@ -102,8 +104,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks) attend_tile(con
   auto& work = *reinterpret_cast<TileWork<T>*>(shared + Memory::work_at);
   if (thread() == 0) {
     const int block = static_cast<int>(blockIdx.x);
-    work.kv_head = block / problem.tile_count;
-    work.tile = problem.tiles[block % problem.tile_count];
+    work.kv_head = block % problem.kv_heads;
+    work.tile = problem.tiles[block / problem.kv_heads];
     work.extent = problem.extents[work.tile.sequence];
     work.cache = problem.caches[work.tile.sequence];
     const Index head_at = problem.layer * work.cache.layer_stride + work.kv_head * work.cache.head_stride;

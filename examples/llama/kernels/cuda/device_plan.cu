@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -91,6 +92,9 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     if (listed) host_keys_.insert(host_keys_.end(), part.keys.begin(), part.keys.end());
     if (rows > 0) cut(sequence, limits);
   }
+  for (Work* work : {&many_work_, &few_work_}) {
+    std::ranges::sort(work->tiles, std::greater<>(), [](const Tile& tile) { return tile.last_key - tile.first_key; });
+  }
   upload(context);
   uploaded_ = true;
 }
@@ -120,7 +124,7 @@ bool DevicePlan<T>::on_device(const lazyllm::LayerPlan& plan, std::span<const Kv
 }
 
 /// Cuts a sequence's queries into tiles, and the keys of each into parts where whole tiles would leave most of the
-/// device idle. The last tile, which has the most keys, comes first.
+/// device idle.
 template <class T>
 void DevicePlan<T>::cut(std::int32_t sequence, Positions limits) {
   const Index group = shape_.heads / shape_.kv_heads;

@@ -77,7 +77,7 @@ class DevicePlan {
   const Extent* extents() const { return extents_; }                    ///< `[sequences]`
   const KvView<T>* caches() const { return caches_; }                   ///< `[sequences]`
 
-  /// Sequences with many queries for each key/value head, in tiles of `many_queries`; the longest work first.
+  /// Sequences with many queries for each key/value head, in tiles of `many_queries`; the tiles with most keys first.
   const Tiles& many() const { return many_; }
   /// Sequences with few, in tiles of `few_queries`.
   const Tiles& few() const { return few_; }

@@ -6,7 +6,8 @@
 #include <cstdint>
 
 /// \file
-/// The instructions that CUDA C++ has no names for: tensor cores, matrix loads and asynchronous copies of sm_80.
+/// The instructions that CUDA C++ has no names for: tensor cores, matrix loads and asynchronous copies of sm_80;
+/// and what is computed fast but not to the last place.
 /// Fragments are laid out as the PTX manual says for `mma.m16n8k16`: with row = lane / 4 and pair = 2 * (lane % 4),
 /// - A `[16 x 16]`: a[0] = A[row][pair, pair + 1], a[1] = A[row + 8][the same], a[2] and a[3] eight columns further;
 /// - B `[16 x 8]`: b[0] = B[pair, pair + 1][row], b[1] eight rows further;
@@ -77,6 +78,9 @@ __device__ inline float fast_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+
+/// a / b, with an error of some units in the last place; 0 for a `b` above 2^126.
+__device__ inline float fast_divide(float a, float b) { return __fdividef(a, b); }
 
 }  // namespace llama::kernels
 

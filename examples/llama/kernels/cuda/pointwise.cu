@@ -1,6 +1,7 @@
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 
 #include <algorithm>
+#include <numbers>
 #include <numeric>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "examples/llama/kernels/cuda/elements.cuh"
 #include "examples/llama/kernels/cuda/launch.cuh"
 #include "examples/llama/kernels/cuda/layout.hpp"
+#include "examples/llama/kernels/cuda/mma.cuh"
 #include "examples/llama/library.hpp"
 
 namespace llama {
@@ -50,7 +52,8 @@ __global__ void __launch_bounds__(most_threads) gate_row(const RowsView<const T>
 #pragma unroll
   for (int j = 0; j < count; ++j) {
     const float x = widen(gate.values[j]);
-    gate.values[j] = round_to<T>(x / (1 + expf(-x)) * widen(up.values[j]));
+    gate.values[j] =
+        round_to<T>(fast_divide(x, 1 + fast_exp2(-x * std::numbers::log2e_v<float>)) * widen(up.values[j]));
   }
   store(gate, out.row(blockIdx.x) + i);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <lazyllm/cuda.cuh>
 #include <limits>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "examples/llama/kernels/cuda/attention.hpp"
+#include "examples/llama/kernels/cuda/download.hpp"
 #include "examples/llama/kernels/cuda/linear.hpp"
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 #include "examples/llama/kernels/cuda/rotary.hpp"
@@ -563,6 +565,27 @@ void plain_cases() {
   check_attention<T>({{2, 1, 64}, {{range(0, 20), range(0, 20)}}, 0, false, 2, false});
 }
 
+/// The blocks of the longest tiles start first, over all sequences.
+template <class T>
+void tile_order_cases() {
+  auto context = CudaMemory::make_context();
+  const AttentionShape shape{2, 1, 8};
+  const std::vector<TestSequence> two{{range(0, 300), range(0, 300)}, {range(0, 500), range(0, 500)}};
+  auto caches = caches_of<T>(context, shape, two, 0);
+  auto lists = plan_of(two);
+  DevicePlan<T> plan(shape);
+  plan.update(context, lists.layer(0, 2), views_of(caches));
+  const auto* const tiles = download(context, plan.many().tiles, plan.many().tile_count);
+  std::vector<std::int32_t> keys, sequences;
+  for (Index i = 0; i < plan.many().tile_count; ++i) {
+    keys.push_back(tiles[i].last_key - tiles[i].first_key);
+    sequences.push_back(tiles[i].sequence);
+  }
+  CHECK(std::ranges::is_sorted(keys, std::greater<>()));
+  CHECK_FALSE(std::ranges::is_sorted(sequences));
+  CHECK_FALSE(std::ranges::is_sorted(sequences, std::greater<>()));
+}
+
 template <class T>
 void error_cases() {
   auto context = CudaMemory::make_context();
@@ -688,6 +711,7 @@ TEST_CASE("cuda: attention without tensor cores") {
   plain_cases<float>();
   plain_cases<__nv_bfloat16>();
 }
+TEST_CASE("cuda: the blocks with most keys start first") { tile_order_cases<__nv_bfloat16>(); }
 TEST_CASE("cuda: what attention rejects") { error_cases<__nv_bfloat16>(); }
 TEST_CASE("cuda: matrix products") {
   product_cases<float, float>();
