@@ -13,7 +13,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
-#include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/few_rows_attention.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -91,8 +91,8 @@ void onednn(benchmark::State& state) {
 }
 #endif
 
-/// Causal attention of `rows` new tokens behind `history` cached ones.
-template <class T>
+/// Causal attention of `rows` new tokens behind `history` cached ones, K and V by heads as the host has them.
+template <class T, bool few>
 void attend(benchmark::State& state) {
   const Index rows = state.range(0), history = state.range(1), kv_heads = state.range(2);
   const Index tokens = rows + history;
@@ -104,10 +104,15 @@ void attend(benchmark::State& state) {
   std::iota(positions.begin(), positions.end(), 0);
   std::iota(limits.begin(), limits.end(), static_cast<Position>(history + 1));
   lazyllm::cpu::Context context(threads);
+  const AttentionShape shape{heads, kv_heads, head_dim, 0.125f};
+  const KeyValues<T> cache{keys.data(), values.data(), head_dim, tokens * head_dim};
+  if (few && !has_few_rows_attention(shape)) return state.SkipWithError("this processor has no such kernel");
   for (auto _ : state) {
-    attention<T>(context, {heads, kv_heads, head_dim, 0.125f},
-                 {keys.data(), values.data(), kv_heads * head_dim, head_dim}, positions, limits,
-                 {queries.data(), rows, dim}, {out.data(), rows, dim});
+    if constexpr (few) {
+      few_rows_attention(context, shape, cache, positions, limits, {queries.data(), rows, dim}, {out.data(), rows, dim});
+    } else {
+      attention<T>(context, shape, cache, positions, limits, {queries.data(), rows, dim}, {out.data(), rows, dim});
+    }
   }
   const double visible = std::accumulate(limits.begin(), limits.end(), 0.0);
   count_flops(state, 4.0 * visible * static_cast<double>(dim));
@@ -150,6 +155,13 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
 }
 
+void few_rows_shapes(benchmark::internal::Benchmark* bench) {
+  for (const Index kv_heads : {12, 3}) {
+    for (const Index rows : {1, 2, 4, 8, 16, 32, 64}) bench->Args({rows, 4000, kv_heads});
+  }
+  bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "history", "kv_heads"});
+}
+
 void attention_shapes(benchmark::internal::Benchmark* bench) {
   for (const Index kv_heads : {12, 3}) {
     for (const Index rows : {1000, 2000}) bench->Args({rows, 0, kv_heads});
@@ -166,8 +178,9 @@ BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, d
 BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
 BENCHMARK(onednn<float>)->Apply(shapes);
 #endif
-BENCHMARK(attend<Eigen::bfloat16>)->Apply(attention_shapes);
-BENCHMARK(attend<float>)->Apply(attention_shapes);
+BENCHMARK(attend<Eigen::bfloat16, false>)->Name("attend<bf16>")->Apply(attention_shapes)->Apply(few_rows_shapes);
+BENCHMARK(attend<Eigen::bfloat16, true>)->Name("attend<bf16>/few")->Apply(few_rows_shapes);
+BENCHMARK(attend<float, false>)->Name("attend<f32>")->Apply(attention_shapes);
 BENCHMARK(norm<Eigen::bfloat16>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(norm<float>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(rope<Eigen::bfloat16>)->Args({1, 0})->Args({1000, 0})->Args({1000, 1})->UseRealTime();
