@@ -1,12 +1,16 @@
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #ifdef LAZYLLM_HAS_ONEDNN
@@ -58,6 +62,58 @@ void linear(benchmark::State& state) {
   lazyllm::cpu::Context context(threads);
   for (auto _ : state) layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
   count_flops(state, 2.0 * static_cast<double>(rows * in * out));
+}
+
+/// Reads `bytes` by the threads and does nothing else.
+void read_all(const std::vector<std::uint64_t>& bytes) {
+  std::array<std::uint64_t, threads> sums{};
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::size_t part = 0; part < threads; ++part) {
+    const std::size_t each = bytes.size() / threads;
+    sums[part] = std::reduce(bytes.data() + part * each, bytes.data() + (part + 1) * each);
+  }
+  benchmark::DoNotOptimize(sums);
+}
+
+/// Few rows times more weights than any cache holds, a layer after the other as a decode step has them. Each run is
+/// followed by a plain read of as many bytes by the same threads: `read` in bytes per second, and `of_read`, the
+/// product's share of it.
+template <class T>
+void few_rows(benchmark::State& state) {
+  const Index rows = state.range(0), in = state.range(1), out = state.range(2);
+  const auto layer_bytes = in * out * static_cast<Index>(sizeof(T));
+  const Index count = (Index{256} << 20) / layer_bytes;
+  std::vector<Linear<T>> layers;
+  {
+    const auto weights = random_values<T>(out * in);
+    const Tensor tensor = tensor_of(weights, out, in);
+    for (Index i = 0; i < count; ++i) layers.emplace_back(std::span(&tensor, 1), std::span<const Tensor>(), threads);
+  }
+  const std::vector<std::uint64_t> plain(static_cast<std::size_t>(count * layer_bytes / 8), 1);
+  const auto x = random_values<T>(rows * in);
+  std::vector<T> y(static_cast<std::size_t>(rows * out));
+  lazyllm::cpu::Context context(threads);
+  double product_seconds = 0, read_seconds = 0;
+  const auto seconds = [](const auto& run) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  for (auto _ : state) {
+    const double time = seconds([&] {
+      for (const auto& layer : layers) {
+        layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
+      }
+    });
+    read_seconds += seconds([&] { read_all(plain); });
+    product_seconds += time;
+    state.SetIterationTime(time);
+  }
+  const double bytes = static_cast<double>(count * layer_bytes) * static_cast<double>(state.iterations());
+  state.counters["weights"] = benchmark::Counter(bytes / product_seconds);
+  state.counters["read"] = benchmark::Counter(bytes / read_seconds);
+  state.counters["of_read"] = benchmark::Counter(read_seconds / product_seconds);
+  state.counters["flops"] = benchmark::Counter(2 * static_cast<double>(rows) * bytes / sizeof(T) / product_seconds);
 }
 
 #ifdef LAZYLLM_HAS_ONEDNN
@@ -155,6 +211,14 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
 }
 
+/// The layers of SmolLM2-135M and Qwen2.5-0.5B.
+void few_rows_layers(benchmark::internal::Benchmark* bench) {
+  for (const auto& [in, out] : {std::pair<Index, Index>{576, 3072}, {1536, 576}, {896, 9728}}) {
+    for (const Index rows : {1, 2, 4, 8, 16, 24, 32}) bench->Args({rows, in, out});
+  }
+  bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
+}
+
 void few_rows_shapes(benchmark::internal::Benchmark* bench) {
   for (const Index kv_heads : {12, 3}) {
     for (const Index rows : {1, 2, 4, 8, 16, 32, 64}) bench->Args({rows, 4000, kv_heads});
@@ -170,6 +234,7 @@ void attention_shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "history", "kv_heads"});
 }
 
+BENCHMARK(few_rows<Eigen::bfloat16>)->Apply(few_rows_layers);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/kernels/cpu/panels.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
 
 namespace llama {
 
@@ -35,5 +37,45 @@ std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& w
 /// Takes over `weights` as they are: Eigen packs while it multiplies.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
+
+/// Rows of sums in float to y: y = sums + bias or, to `accumulate`, y += sums + bias, rounded once.
+struct Output {
+  void* y;
+  Index width;
+  const float* bias;  ///< null: none
+  bool is_float, accumulate;
+
+  /// `count` sums of `rows` rows, `stride` apart, that begin with output `first`.
+  template <class T>
+  void write(const float* sums, Index stride, Index rows, Index first, Index count) const {
+    if (is_float) {
+      write_as(static_cast<float*>(y), sums, stride, rows, first, count);
+    } else {
+      write_as(static_cast<T*>(y), sums, stride, rows, first, count);
+    }
+  }
+
+ private:
+  template <class Y>
+  void write_as(Y* to_first, const float* sums, Index stride, Index rows, Index first, Index count) const {
+    for (Index i = 0; i < rows; ++i) {
+      Y* const to = to_first + i * width + first;
+      const float* const from = sums + i * stride;
+      for (Index j = 0; j < count; ++j) {
+        const float sum = bias == nullptr ? from[j] : from[j] + bias[first + j];
+        to[j] = round_to<Y>(accumulate ? widen(to[j]) + sum : sum);
+      }
+    }
+  }
+};
+
+/// y = x W^T + bias of a few rows `x` of bfloat16 without gaps.
+inline void multiply_few_rows(PanelKernel kernel, const Panels<Eigen::bfloat16>& weights, const void* x, Index rows,
+                              int threads, const Output& output) {
+  multiply_few_rows(kernel, weights, static_cast<const std::byte*>(x), weights.in * Index{sizeof(Eigen::bfloat16)},
+                    rows, threads, [&](Index first, Index count, const float* sums) {
+                      output.write<Eigen::bfloat16>(sums, Panels<Eigen::bfloat16>::width, rows, first, count);
+                    });
+}
 
 }  // namespace llama
