@@ -165,7 +165,8 @@ void attend(benchmark::State& state) {
   if (few && !has_few_rows_attention(shape)) return state.SkipWithError("this processor has no such kernel");
   for (auto _ : state) {
     if constexpr (few) {
-      few_rows_attention(context, shape, cache, positions, limits, {queries.data(), rows, dim}, {out.data(), rows, dim});
+      few_rows_attention(context, shape, cache, positions, limits, {queries.data(), rows, dim},
+                         {out.data(), rows, dim});
     } else {
       attention<T>(context, shape, cache, positions, limits, {queries.data(), rows, dim}, {out.data(), rows, dim});
     }

@@ -46,8 +46,7 @@ struct Partial {
   float& total;
 
   static Index floats(Index head_dim) { return head_dim + lanes; }
-  Partial(float* memory, Index head_dim)
-      : outputs(memory), maximum(memory[head_dim]), total(memory[head_dim + 1]) {}
+  Partial(float* memory, Index head_dim) : outputs(memory), maximum(memory[head_dim]), total(memory[head_dim + 1]) {}
 };
 
 /// Everything that the threads share.
@@ -231,7 +230,8 @@ class Chunk {
     alignas(64) Bfloat16 weights[rows][block_keys];
     float corrections[rows];
     for (int q = 0; q < rows; ++q) {
-      corrections[q] = weigh(sum[q], task_.limit(query + q) - key, task_.partial(kv_head, query + q, chunk), weights[q]);
+      corrections[q] =
+          weigh(sum[q], task_.limit(query + q) - key, task_.partial(kv_head, query + q, chunk), weights[q]);
     }
     for (Index column = 0; column < head_dim_; column += columns * lanes) {
       for (int q = 0; q < rows; ++q) {
@@ -275,8 +275,7 @@ class Chunk {
     }
     const float total =
         _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(weight[0], weight[1]), _mm512_add_ps(weight[2], weight[3])));
-    const float correction =
-        partial.maximum == maximum ? 1 : std::exp((partial.maximum - maximum) * task_.shape.scale);
+    const float correction = partial.maximum == maximum ? 1 : std::exp((partial.maximum - maximum) * task_.shape.scale);
     partial.maximum = maximum;
     partial.total = partial.total * correction + total;
     return correction;
@@ -412,9 +411,8 @@ void attention_of(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index
   }
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                        \
-  template void attention_of(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, \
-                             RowsView<T>);
+#define LAZYLLM_INSTANTIATE(T) \
+  template void attention_of(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(Eigen::bfloat16)
 #undef LAZYLLM_INSTANTIATE

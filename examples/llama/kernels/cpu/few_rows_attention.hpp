@@ -25,9 +25,8 @@ template <class T>
 void attention_of(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
                   RowsView<T> out);
 
-#define LAZYLLM_DECLARE(T)                                                                                 \
-  extern template void attention_of(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, \
-                                    RowsView<T>);
+#define LAZYLLM_DECLARE(T) \
+  extern template void attention_of(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(Eigen::bfloat16)
 #undef LAZYLLM_DECLARE

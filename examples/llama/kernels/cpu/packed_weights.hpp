@@ -34,9 +34,18 @@ struct UnpackedWeights {
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads);
 
-/// Takes over `weights` as they are: Eigen packs while it multiplies.
+/// Takes over `weights`: Eigen packs while it multiplies. A few rows of bfloat16 take `multiply_few_rows`.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
+
+/// Rounds weights to int8, a scale for each output. Throws `std::invalid_argument` where the processor has no kernel,
+/// and for more inputs than exact sums allow.
+template <class T>
+std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads);
+
+/// The sums `[rows x out]` of many rows `x`, `x_stride` apart, by a library; false if none has a fast kernel.
+bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
+                   std::int32_t* sums, int threads);
 
 /// Rows of sums in float to y: y = sums + bias or, to `accumulate`, y += sums + bias, rounded once.
 struct Output {
@@ -45,13 +54,13 @@ struct Output {
   const float* bias;  ///< null: none
   bool is_float, accumulate;
 
-  /// `count` sums of `rows` rows, `stride` apart, that begin with output `first`.
+  /// Takes `count` sums of each of `rows` rows, `stride` apart, that begin with row `row` and output `first`.
   template <class T>
-  void write(const float* sums, Index stride, Index rows, Index first, Index count) const {
+  void write(const float* sums, Index stride, Index row, Index rows, Index first, Index count) const {
     if (is_float) {
-      write_as(static_cast<float*>(y), sums, stride, rows, first, count);
+      write_as(static_cast<float*>(y) + row * width, sums, stride, rows, first, count);
     } else {
-      write_as(static_cast<T*>(y), sums, stride, rows, first, count);
+      write_as(static_cast<T*>(y) + row * width, sums, stride, rows, first, count);
     }
   }
 
@@ -74,7 +83,7 @@ inline void multiply_few_rows(PanelKernel kernel, const Panels<Eigen::bfloat16>&
                               int threads, const Output& output) {
   multiply_few_rows(kernel, weights, static_cast<const std::byte*>(x), weights.in * Index{sizeof(Eigen::bfloat16)},
                     rows, threads, [&](Index first, Index count, const float* sums) {
-                      output.write<Eigen::bfloat16>(sums, Panels<Eigen::bfloat16>::width, rows, first, count);
+                      output.write<Eigen::bfloat16>(sums, Panels<Eigen::bfloat16>::width, 0, rows, first, count);
                     });
 }
 

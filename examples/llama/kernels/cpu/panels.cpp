@@ -18,8 +18,8 @@ namespace llama {
 #ifdef __x86_64__
 namespace {
 
-constexpr Index width = 64;              ///< outputs of a panel
-constexpr Index stretch = 64;            ///< groups of inputs of a stretch, 16 KiB of a panel
+constexpr Index width = 64;    ///< outputs of a panel
+constexpr Index stretch = 64;  ///< groups of inputs of a stretch, 16 KiB of a panel
 
 std::int32_t group_at(const std::byte* at) {
   std::int32_t group;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <type_traits>
 
 #include "examples/llama/base.hpp"
@@ -13,9 +14,9 @@
 /// Products of a few rows, which take the time of reading the weights: each weight is read once for all rows.
 namespace llama {
 
-/// Weights `[out x in]` in panels of 64 outputs. In a panel the groups of neighbouring inputs follow each other, 4 bytes
-/// of each output: pairs of bfloat16, or fours of int8. Behind the last input and output are zeros. It is the layout
-/// that oneDNN chooses for large matrices on processors with AVX-512 (BA16a64b2a and BA16a64b4a).
+/// Weights `[out x in]` in panels of 64 outputs. In a panel the groups of neighbouring inputs follow each other, 4
+/// bytes of each output: pairs of bfloat16, or fours of int8. Behind the last input and output are zeros. It is the
+/// layout that oneDNN chooses for large matrices on processors with AVX-512 (BA16a64b2a and BA16a64b4a).
 template <class T>
 struct Panels {
   static constexpr Index width = 64;
@@ -25,8 +26,8 @@ struct Panels {
   Index in = 0;
   Index out = 0;
 
-  Index groups() const { return (in + depth - 1) / depth; }                  ///< that hold inputs
-  Index all_groups() const { return (groups() + 15) / 16 * 16; }             ///< of a panel
+  Index groups() const { return (in + depth - 1) / depth; }       ///< that hold inputs
+  Index all_groups() const { return (groups() + 15) / 16 * 16; }  ///< of a panel
   Index count() const { return (out + width - 1) / width; }
   Index elements() const { return count() * all_groups() * width * depth; }  ///< zeros included
 
@@ -36,13 +37,26 @@ struct Panels {
   }
 };
 
+struct FreePanels {
+  void operator()(void* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
+};
+template <class T>
+using PanelMemory = std::unique_ptr<T[], FreePanels>;
+
+/// Zeros on a multiple of 64 bytes.
+template <class T>
+PanelMemory<T> make_panel_memory(Index elements) {
+  static_assert(std::is_trivially_destructible_v<T>);
+  return PanelMemory<T>(new (std::align_val_t(64)) T[static_cast<std::size_t>(elements)]());
+}
+
 /// Most rows that are few.
 constexpr Index few_product_rows = 24;
 
 /// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
-/// 1` of a panel; both are 0, 32 or 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is `[rows x 64]`, on a
-/// multiple of 64 bytes, of float for bfloat16 and of std::int32_t for int8, whose `x` is of std::uint8_t. A sum's bits
-/// do not depend on the other rows and outputs.
+/// 1` of a panel; both are 0, 32 or 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is `[rows x 64]`, on
+/// a multiple of 64 bytes, of float for bfloat16 and of std::int32_t for int8, whose `x` is of std::uint8_t. A sum's
+/// bits do not depend on the other rows and outputs.
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
