@@ -91,6 +91,7 @@ Json settings(const Options& options, const MethodOptions& method, Index context
                {"threads", options.model.placement.threads},
                {"speed_items", options.speed_items},
                {"repeats", options.repeats}});
+  if (options.model.placement.int8) json["weights"] = "int8";
   return json;
 }
 

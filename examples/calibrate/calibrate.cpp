@@ -146,14 +146,17 @@ class Calibration {
         fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
       }
     }
-    return {{"model", options_.model.path},
-            {"model_fingerprint", fingerprint_of(model_files(options_.model.path, options_.model.tokenizer))},
-            {"device", options_.model.placement.device},
-            {"dtype", options_.model.placement.dtype},
-            {"prompts", references_.size()},
-            {"prompt_tokens", options_.prompt_tokens},
-            {"tokens", options_.tokens},
-            {"fingerprint", fingerprint.value()}};
+    nlohmann::ordered_json json = {
+        {"model", options_.model.path},
+        {"model_fingerprint", fingerprint_of(model_files(options_.model.path, options_.model.tokenizer))},
+        {"device", options_.model.placement.device},
+        {"dtype", options_.model.placement.dtype},
+        {"prompts", references_.size()},
+        {"prompt_tokens", options_.prompt_tokens},
+        {"tokens", options_.tokens},
+        {"fingerprint", fingerprint.value()}};
+    if (options_.model.placement.int8) json["weights"] = "int8";
+    return json;
   }
 
   double operations(const lazyllm::Preset& preset) const {

@@ -1,19 +1,23 @@
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #ifdef LAZYLLM_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
-#include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/few_rows_attention.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -60,6 +64,58 @@ void linear(benchmark::State& state) {
   count_flops(state, 2.0 * static_cast<double>(rows * in * out));
 }
 
+/// Reads `bytes` by the threads and does nothing else.
+void read_all(const std::vector<std::uint64_t>& bytes) {
+  std::array<std::uint64_t, threads> sums{};
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::size_t part = 0; part < threads; ++part) {
+    const std::size_t each = bytes.size() / threads;
+    sums[part] = std::reduce(bytes.data() + part * each, bytes.data() + (part + 1) * each);
+  }
+  benchmark::DoNotOptimize(sums);
+}
+
+/// Few rows times more weights than any cache holds, a layer after the other as a decode step has them. Each run is
+/// followed by a plain read of as many bytes by the same threads: `read` in bytes per second, and `of_read`, the
+/// product's share of it.
+template <class T>
+void few_rows(benchmark::State& state) {
+  const Index rows = state.range(0), in = state.range(1), out = state.range(2);
+  const auto layer_bytes = in * out * static_cast<Index>(sizeof(T));
+  const Index count = (Index{256} << 20) / layer_bytes;
+  std::vector<Linear<T>> layers;
+  {
+    const auto weights = random_values<T>(out * in);
+    const Tensor tensor = tensor_of(weights, out, in);
+    for (Index i = 0; i < count; ++i) layers.emplace_back(std::span(&tensor, 1), std::span<const Tensor>(), threads);
+  }
+  const std::vector<std::uint64_t> plain(static_cast<std::size_t>(count * layer_bytes / 8), 1);
+  const auto x = random_values<T>(rows * in);
+  std::vector<T> y(static_cast<std::size_t>(rows * out));
+  lazyllm::cpu::Context context(threads);
+  double product_seconds = 0, read_seconds = 0;
+  const auto seconds = [](const auto& run) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  for (auto _ : state) {
+    const double time = seconds([&] {
+      for (const auto& layer : layers) {
+        layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
+      }
+    });
+    read_seconds += seconds([&] { read_all(plain); });
+    product_seconds += time;
+    state.SetIterationTime(time);
+  }
+  const double bytes = static_cast<double>(count * layer_bytes) * static_cast<double>(state.iterations());
+  state.counters["weights"] = benchmark::Counter(bytes / product_seconds);
+  state.counters["read"] = benchmark::Counter(bytes / read_seconds);
+  state.counters["of_read"] = benchmark::Counter(read_seconds / product_seconds);
+  state.counters["flops"] = benchmark::Counter(2 * static_cast<double>(rows) * bytes / sizeof(T) / product_seconds);
+}
+
 #ifdef LAZYLLM_HAS_ONEDNN
 /// The library's own rate: one primitive, made for exactly these rows.
 template <class T>
@@ -91,8 +147,8 @@ void onednn(benchmark::State& state) {
 }
 #endif
 
-/// Causal attention of `rows` new tokens behind `history` cached ones.
-template <class T>
+/// Causal attention of `rows` new tokens behind `history` cached ones, K and V by heads as the host has them.
+template <class T, bool few>
 void attend(benchmark::State& state) {
   const Index rows = state.range(0), history = state.range(1), kv_heads = state.range(2);
   const Index tokens = rows + history;
@@ -104,10 +160,16 @@ void attend(benchmark::State& state) {
   std::iota(positions.begin(), positions.end(), 0);
   std::iota(limits.begin(), limits.end(), static_cast<Position>(history + 1));
   lazyllm::cpu::Context context(threads);
+  const AttentionShape shape{heads, kv_heads, head_dim, 0.125f};
+  const KeyValues<T> cache{keys.data(), values.data(), head_dim, tokens * head_dim};
+  if (few && !has_few_rows_attention(shape)) return state.SkipWithError("this processor has no such kernel");
   for (auto _ : state) {
-    attention<T>(context, {heads, kv_heads, head_dim, 0.125f},
-                 {keys.data(), values.data(), kv_heads * head_dim, head_dim}, positions, limits,
-                 {queries.data(), rows, dim}, {out.data(), rows, dim});
+    if constexpr (few) {
+      few_rows_attention(context, shape, cache, positions, limits, {queries.data(), rows, dim},
+                         {out.data(), rows, dim});
+    } else {
+      attention<T>(context, shape, cache, positions, limits, {queries.data(), rows, dim}, {out.data(), rows, dim});
+    }
   }
   const double visible = std::accumulate(limits.begin(), limits.end(), 0.0);
   count_flops(state, 4.0 * visible * static_cast<double>(dim));
@@ -150,6 +212,21 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
 }
 
+/// The layers of SmolLM2-135M and Qwen2.5-0.5B.
+void few_rows_layers(benchmark::internal::Benchmark* bench) {
+  for (const auto& [in, out] : {std::pair<Index, Index>{576, 3072}, {1536, 576}, {896, 9728}}) {
+    for (const Index rows : {1, 2, 4, 8, 16, 24, 32}) bench->Args({rows, in, out});
+  }
+  bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
+}
+
+void few_rows_shapes(benchmark::internal::Benchmark* bench) {
+  for (const Index kv_heads : {12, 3}) {
+    for (const Index rows : {1, 2, 4, 8, 16, 32, 64}) bench->Args({rows, 4000, kv_heads});
+  }
+  bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "history", "kv_heads"});
+}
+
 void attention_shapes(benchmark::internal::Benchmark* bench) {
   for (const Index kv_heads : {12, 3}) {
     for (const Index rows : {1000, 2000}) bench->Args({rows, 0, kv_heads});
@@ -158,6 +235,7 @@ void attention_shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "history", "kv_heads"});
 }
 
+BENCHMARK(few_rows<Eigen::bfloat16>)->Apply(few_rows_layers);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
@@ -166,8 +244,9 @@ BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, d
 BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
 BENCHMARK(onednn<float>)->Apply(shapes);
 #endif
-BENCHMARK(attend<Eigen::bfloat16>)->Apply(attention_shapes);
-BENCHMARK(attend<float>)->Apply(attention_shapes);
+BENCHMARK(attend<Eigen::bfloat16, false>)->Name("attend<bf16>")->Apply(attention_shapes)->Apply(few_rows_shapes);
+BENCHMARK(attend<Eigen::bfloat16, true>)->Name("attend<bf16>/few")->Apply(few_rows_shapes);
+BENCHMARK(attend<float, false>)->Name("attend<f32>")->Apply(attention_shapes);
 BENCHMARK(norm<Eigen::bfloat16>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(norm<float>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(rope<Eigen::bfloat16>)->Args({1, 0})->Args({1000, 0})->Args({1000, 1})->UseRealTime();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/few_rows_attention.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -35,10 +35,19 @@ class HostArray {
   Index count_ = 0;
 };
 
+/// How a model runs on the CPU. Made from a number of threads where that is all.
+struct CpuExecution {
+  CpuExecution(int threads_, WeightFormat weights_ = WeightFormat::as_type) : threads(threads_), weights(weights_) {}
+  operator int() const { return threads; }
+
+  int threads;
+  WeightFormat weights;
+};
+
 /// The CPU backend with Eigen or oneDNN. `T` is `float` or `Eigen::bfloat16`.
 struct CpuDevice {
   using Context = lazyllm::cpu::Context;
-  using Execution = int;  ///< number of threads
+  using Execution = CpuExecution;
   using Vector = std::vector<float>;
 
   template <class T>
@@ -66,7 +75,7 @@ struct CpuDevice {
   /// Packs weights for the GEMM library.
   template <class T>
   struct Loader {
-    int threads;
+    CpuExecution execution;
 
     Vector vector(const Tensor& tensor) const {
       Vector values(static_cast<std::size_t>(tensor.elements()));
@@ -75,7 +84,7 @@ struct CpuDevice {
     }
 
     Linear<T> linear(std::span<const Tensor> weights, std::span<const Tensor> biases) const {
-      return Linear<T>(weights, biases, threads);
+      return Linear<T>(weights, biases, execution.threads, GemmLibrary::automatic, execution.weights);
     }
 
     Table<T> table(const WeightSource& source, const std::string& name, const std::vector<Index>& shape) const {
@@ -140,7 +149,7 @@ struct CpuDevice {
   template <class T>
   static void attention(Context& context, const Plan<T>& plan, Index layer, RowsView<const T> queries,
                         RowsView<T> out) {
-    llama::attention(context, plan, layer, queries, out);
+    llama::attention_of(context, plan, layer, queries, out);
   }
   static void log_probabilities(Context& context, RowsView<const float> logits, Tokens tokens, std::span<float> out) {
     llama::log_probabilities(context, logits, tokens, out);

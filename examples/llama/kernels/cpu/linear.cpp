@@ -51,7 +51,8 @@ void convert(const Tensor& tensor, Index width, T* to, int threads) {
 }  // namespace
 
 template <class T>
-Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biases, int threads, GemmLibrary library) {
+Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biases, int threads, GemmLibrary library,
+                  WeightFormat format) {
   check_shapes(weights, biases);
   if (threads < 1) fail("Linear: threads ", threads, " is out of range, at least 1");
   in_ = weights[0].shape[1];
@@ -67,6 +68,11 @@ Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biase
   for (const Tensor& bias : biases) {
     unpacked.bias.resize(unpacked.bias.size() + static_cast<std::size_t>(bias.elements()));
     to_float(bias, 0, std::span(unpacked.bias).last(static_cast<std::size_t>(bias.elements())));
+  }
+  if (format == WeightFormat::int8) {
+    library_ = library;
+    weights_ = pack_int8(unpacked, threads);
+    return;
   }
 #ifdef LAZYLLM_HAS_ONEDNN
   if (library == GemmLibrary::automatic) weights_ = pack_for_onednn(unpacked, threads);

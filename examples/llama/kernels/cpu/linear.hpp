@@ -16,6 +16,12 @@ enum class GemmLibrary {
   eigen
 };
 
+/// How weights are held.
+enum class WeightFormat {
+  as_type,  ///< in the type of x
+  int8      ///< whole numbers with a scale for each output; rows of x are rounded likewise, each with its own scale
+};
+
 class PackedWeights;
 
 /// A dense layer: rows x `[rows x in]` times transposed weights `[out x in]`, plus an optional bias `[out]`, summed in
@@ -26,9 +32,9 @@ class Linear {
  public:
   /// Stacks `weights`, each `[out_i x in]`, on the out dimension: the output is theirs side by side. Needs as much
   /// memory again while it packs; the tensors are not used afterwards. `biases` is empty, or one `[out_i]` per weight.
-  /// Throws `std::invalid_argument` when the shapes do not fit each other.
+  /// Throws `std::invalid_argument` when the shapes do not fit each other, or the processor cannot multiply int8.
   explicit Linear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
-                  GemmLibrary library = GemmLibrary::automatic);
+                  GemmLibrary library = GemmLibrary::automatic, WeightFormat format = WeightFormat::as_type);
 
   Linear(Linear&&) noexcept;
   Linear& operator=(Linear&&) noexcept;

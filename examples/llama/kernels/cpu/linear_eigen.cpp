@@ -25,9 +25,22 @@ struct Scratch {
 template <class T>
 class EigenWeights final : public PackedWeights {
  public:
-  explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {}
+  explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {
+    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+      if (weights_.in % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
+      if (few_rows_kernel_ != nullptr) pack();
+    }
+  }
 
   void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
+    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+      if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
+        multiply_few_rows(
+            few_rows_kernel_, panels_, x, rows, threads,
+            {y, weights_.out, weights_.bias.empty() ? nullptr : weights_.bias.data(), y_is_float, accumulate});
+        return;
+      }
+    }
     if (y_is_float) {
       multiply(static_cast<const T*>(x), rows, static_cast<float*>(y), accumulate, threads);
     } else {
@@ -50,19 +63,47 @@ class EigenWeights final : public PackedWeights {
     }
   }
 
+  /// Moves the weights to panels, which then serve any number of rows.
+  void pack() {
+    panels_.in = weights_.in;
+    panels_.out = weights_.out;
+    panel_memory_ = make_panel_memory<T>(panels_.elements());
+    panels_.data = panel_memory_.get();
+    const T* from = weights_.weights.data();
+    for (Index j = 0; j < weights_.out; ++j) {
+      for (Index k = 0; k < weights_.in; ++k) panel_memory_[static_cast<std::size_t>(panels_.place(j, k))] = *from++;
+    }
+    weights_.weights = {};
+  }
+
+  /// Outputs `first` to `first + columns - 1` as floats `[columns x in]`.
+  void widen_weights(Index first, Index columns, float* to) const {
+    if (panel_memory_ == nullptr) {
+      widen(weights_.weights.data() + first * weights_.in, columns * weights_.in, to);
+      return;
+    }
+    constexpr Index group = Panels<T>::width * Panels<T>::depth;
+    for (Index j = 0; j < columns; ++j) {
+      const T* from = panels_.data + panels_.place(first + j, 0);
+      for (Index k = 0; k < weights_.in; k += Panels<T>::depth, from += group, to += Panels<T>::depth) {
+        widen(from, Panels<T>::depth, to);
+      }
+    }
+  }
+
   template <class Y>
   void multiply_block(const T* x, Index rows, Y* y, Index first, Index columns, bool accumulate) const {
     static thread_local Scratch scratch;
     const Eigen::Map<const Matrix<T>> x_map(x, rows, weights_.in);
-    const Eigen::Map<const Matrix<T>> weights(weights_.weights.data() + first * weights_.in, columns, weights_.in);
     scratch.y.resize(rows, columns);
     if constexpr (std::is_same_v<T, float>) {
+      const Eigen::Map<const Matrix<T>> weights(weights_.weights.data() + first * weights_.in, columns, weights_.in);
       scratch.y.noalias() = x_map * weights.transpose();
     } else {
       scratch.x.resize(rows, weights_.in);
       scratch.weights.resize(columns, weights_.in);
       widen(x_map.data(), x_map.size(), scratch.x.data());
-      widen(weights.data(), weights.size(), scratch.weights.data());
+      widen_weights(first, columns, scratch.weights.data());
       scratch.y.noalias() = scratch.x * scratch.weights.transpose();
     }
     if (!weights_.bias.empty()) {
@@ -76,6 +117,9 @@ class EigenWeights final : public PackedWeights {
   }
 
   UnpackedWeights<T> weights_;
+  Panels<T> panels_;
+  PanelMemory<T> panel_memory_;            ///< the weights, if there is a kernel for a few rows
+  PanelKernel few_rows_kernel_ = nullptr;  ///< null: Eigen multiplies any number of rows
 };
 
 }  // namespace

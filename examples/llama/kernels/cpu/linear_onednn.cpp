@@ -38,7 +38,7 @@ class OpenMpThreads {
 };
 
 struct ProductShape {
-  Index rows, in, out;
+  Index rows, in, x_stride, out;
   Type type, y_type;
   bool bias, accumulate;
   int threads;
@@ -46,7 +46,7 @@ struct ProductShape {
 };
 
 dnnl::matmul::primitive_desc describe(const ProductShape& shape, const dnnl::memory::desc& weights) {
-  const auto x = plain(shape.rows, shape.in, shape.type);
+  const dnnl::memory::desc x({shape.rows, shape.in}, shape.type, dnnl::memory::dims{shape.x_stride, 1});
   const auto y = plain(shape.rows, shape.out, shape.y_type);
   const auto bias = shape.bias ? plain(1, shape.out, Type::f32) : dnnl::memory::desc();
   dnnl::primitive_attr attributes;
@@ -99,9 +99,21 @@ class OneDnnWeights final : public PackedWeights {
     dnnl::stream stream(cpu_engine());
     dnnl::reorder(unpacked, weights_).execute(stream, unpacked, weights_);
     stream.wait();
+    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+      const dnnl::memory::desc panels({in_, out_}, type_of<T>, dnnl::memory::format_tag::BA16a64b2a);
+      if (packed == panels && in_ % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
+    }
   }
 
   void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
+    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+      if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
+        const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
+        multiply_few_rows(few_rows_kernel_, panels, x, rows, threads,
+                          {y, out_, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
+        return;
+      }
+    }
     const OpenMpThreads scope(threads);
     const Type y_type = y_is_float ? Type::f32 : type_of<T>;
     const Index x_bytes = in_ * static_cast<Index>(sizeof(T));
@@ -111,7 +123,7 @@ class OneDnnWeights final : public PackedWeights {
     dnnl::stream stream(cpu_engine());
     for (Index count; rows > 0; rows -= count, from += count * x_bytes, to += count * y_bytes) {
       count = piece(rows);
-      const ProductShape shape{count, in_, out_, type_of<T>, y_type, !bias_.empty(), accumulate, threads};
+      const ProductShape shape{count, in_, in_, out_, type_of<T>, y_type, !bias_.empty(), accumulate, threads};
       std::unordered_map<int, dnnl::memory> arguments{
           {DNNL_ARG_SRC, {plain(count, in_, type_of<T>), cpu_engine(), from}},
           {DNNL_ARG_WEIGHTS, weights_},
@@ -129,6 +141,7 @@ class OneDnnWeights final : public PackedWeights {
   Index out_;
   dnnl::memory weights_;
   std::vector<float> bias_;
+  PanelKernel few_rows_kernel_ = nullptr;  ///< null: oneDNN multiplies any number of rows
 };
 
 }  // namespace
@@ -137,7 +150,8 @@ template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads) {
   const OpenMpThreads scope(threads);
   // The layout that oneDNN chooses does not depend on the number of rows.
-  const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(), false, threads};
+  const ProductShape usual{128,   weights.in, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(),
+                           false, threads};
   const dnnl::memory::desc any({weights.in, weights.out}, type_of<T>, dnnl::memory::format_tag::any);
   try {
     const auto chosen = describe(usual, any);
@@ -150,5 +164,30 @@ std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& w
 
 template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<float>&, int);
 template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<Eigen::bfloat16>&, int);
+
+bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
+                   std::int32_t* sums, int threads) {
+  const OpenMpThreads scope(threads);
+  const dnnl::memory::desc panels({weights.in, weights.out}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
+  static const bool fast = [&] {
+    try {
+      const ProductShape usual{128, 64, 64, 64, Type::u8, Type::s32, false, false, threads};
+      const dnnl::memory::desc any({64, 64}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
+      return !std::string_view(describe(usual, any).impl_info_str()).starts_with("ref");
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  if (!fast) return false;
+  const ProductShape shape{rows, weights.in, x_stride, weights.out, Type::u8, Type::s32, false, false, threads};
+  dnnl::stream stream(cpu_engine());
+  const dnnl::memory::desc x_desc({rows, weights.in}, Type::u8, dnnl::memory::dims{x_stride, 1});
+  product(shape, panels)
+      .execute(stream, {{DNNL_ARG_SRC, {x_desc, cpu_engine(), const_cast<std::uint8_t*>(x)}},
+                        {DNNL_ARG_WEIGHTS, {panels, cpu_engine(), const_cast<std::int8_t*>(weights.data)}},
+                        {DNNL_ARG_DST, {plain(rows, weights.out, Type::s32), cpu_engine(), sums}}});
+  stream.wait();
+  return true;
+}
 
 }  // namespace llama

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/kernels/cpu/panels.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
 
 namespace llama {
 
@@ -32,8 +34,57 @@ struct UnpackedWeights {
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads);
 
-/// Takes over `weights` as they are: Eigen packs while it multiplies.
+/// Takes over `weights`: Eigen packs while it multiplies. A few rows of bfloat16 take `multiply_few_rows`.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
+
+/// Rounds weights to int8, a scale for each output. Throws `std::invalid_argument` where the processor has no kernel,
+/// and for more inputs than exact sums allow.
+template <class T>
+std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads);
+
+/// The sums `[rows x out]` of many rows `x`, `x_stride` apart, by a library; false if none has a fast kernel.
+bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
+                   std::int32_t* sums, int threads);
+
+/// Rows of sums in float to y: y = sums + bias or, to `accumulate`, y += sums + bias, rounded once.
+struct Output {
+  void* y;
+  Index width;
+  const float* bias;  ///< null: none
+  bool is_float, accumulate;
+
+  /// Takes `count` sums of each of `rows` rows, `stride` apart, that begin with row `row` and output `first`.
+  template <class T>
+  void write(const float* sums, Index stride, Index row, Index rows, Index first, Index count) const {
+    if (is_float) {
+      write_as(static_cast<float*>(y) + row * width, sums, stride, rows, first, count);
+    } else {
+      write_as(static_cast<T*>(y) + row * width, sums, stride, rows, first, count);
+    }
+  }
+
+ private:
+  template <class Y>
+  void write_as(Y* to_first, const float* sums, Index stride, Index rows, Index first, Index count) const {
+    for (Index i = 0; i < rows; ++i) {
+      Y* const to = to_first + i * width + first;
+      const float* const from = sums + i * stride;
+      for (Index j = 0; j < count; ++j) {
+        const float sum = bias == nullptr ? from[j] : from[j] + bias[first + j];
+        to[j] = round_to<Y>(accumulate ? widen(to[j]) + sum : sum);
+      }
+    }
+  }
+};
+
+/// y = x W^T + bias of a few rows `x` of bfloat16 without gaps.
+inline void multiply_few_rows(PanelKernel kernel, const Panels<Eigen::bfloat16>& weights, const void* x, Index rows,
+                              int threads, const Output& output) {
+  multiply_few_rows(kernel, weights, static_cast<const std::byte*>(x), weights.in * Index{sizeof(Eigen::bfloat16)},
+                    rows, threads, [&](Index first, Index count, const float* sums) {
+                      output.write<Eigen::bfloat16>(sums, Panels<Eigen::bfloat16>::width, 0, rows, first, count);
+                    });
+}
 
 }  // namespace llama

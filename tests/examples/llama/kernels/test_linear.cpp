@@ -1,6 +1,11 @@
-#include <string>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
 
 #include "examples/llama/kernels/cpu/linear.hpp"
+#include "examples/llama/kernels/cpu/panels.hpp"
 #include "examples/llama/library.hpp"
 #include "support.hpp"
 
@@ -104,6 +109,79 @@ TEST_CASE_TEMPLATE("many rows in pieces give what each row gives alone", T, floa
   linear.apply(two_threads, x.view(), together.view());
   for (Index i = 0; i < x.rows; ++i) linear.apply(two_threads, x.view().subrows(i, 1), alone.view().subrows(i, 1));
   check_close(alone, together, tolerance<T>);
+}
+
+/// Whole numbers of -127 to 127 and their scale, as a row of x or of weights is rounded.
+std::pair<std::vector<int>, float> rounded(const float* values, Index count) {
+  float highest = 0;
+  for (Index i = 0; i < count; ++i) highest = std::max(highest, std::abs(values[i]));
+  const float scale = highest / 127;
+  std::vector<int> numbers;
+  for (Index i = 0; i < count; ++i) numbers.push_back(static_cast<int>(std::nearbyint(values[i] * (1 / scale))));
+  return {numbers, scale};
+}
+
+TEST_CASE("weights in int8 multiply like whole numbers, and a row's bits are its own") {
+  if (panel_kernel<std::int8_t>() == nullptr) return;
+  for (const Index in : {64, 67, 576}) {
+    for (const Index out : {5, 64, 200}) {
+      CAPTURE(in);
+      CAPTURE(out);
+      const auto weight = random_matrix<float>(out, in, 1);
+      const auto bias = random_matrix<float>(1, out, 2);
+      const Tensor tensor = tensor_of(weight);
+      Tensor bias_tensor = tensor_of(bias);
+      bias_tensor.shape.assign(1, out);
+      const Linear<float> linear({&tensor, 1}, {&bias_tensor, 1}, 2, GemmLibrary::automatic, WeightFormat::int8);
+      const auto x = random_matrix<float>(300, in, 3, 5);
+      Matrix<double> expected(x.rows, out), exact(x.rows, out);
+      for (Index i = 0; i < x.rows; ++i) {
+        const auto row = rounded(x.view().row(i), in);
+        for (Index j = 0; j < out; ++j) {
+          const auto own = rounded(weight.view().row(j), in);
+          Index sum = 0;
+          double product = 0;
+          for (Index k = 0; k < in; ++k) {
+            sum += row.first[static_cast<std::size_t>(k)] * own.first[static_cast<std::size_t>(k)];
+            product += static_cast<double>(x(i, k)) * static_cast<double>(weight(j, k));
+          }
+          expected(i, j) =
+              static_cast<double>(sum) * static_cast<double>(row.second * own.second) + static_cast<double>(bias(0, j));
+          exact(i, j) = product + static_cast<double>(bias(0, j));
+        }
+      }
+      Matrix<float> y(x.rows, out, NAN);
+      linear.apply(two_threads, x.view(), y.view());
+      check_close(y, expected, 1e-5);
+      check_close(y, exact, 0.03);
+      for (const Index rows : {1, 2, 24, 25, 130}) {
+        CAPTURE(rows);
+        Matrix<float> part(rows, out), sum(rows, out, 1), expected_sum(rows, out);
+        linear.apply(five_threads, x.view().subrows(x.rows - rows, rows), part.view());
+        CHECK(std::memcmp(part.values.data(), y.view().row(x.rows - rows), part.values.size() * sizeof(float)) == 0);
+        linear.accumulate(one_thread, x.view().subrows(x.rows - rows, rows), sum.view());
+        for (std::size_t i = 0; i < part.values.size(); ++i) expected_sum.values[i] = 1 + part.values[i];
+        CHECK(sum.same_bits(expected_sum));
+      }
+    }
+  }
+}
+
+TEST_CASE("few rows give what each row gives alone, bit for bit") {
+  using T = Eigen::bfloat16;
+  if (panel_kernel<T>() == nullptr) return;
+  const auto weight = random_matrix<T>(192, 576, 1);
+  const Tensor tensor = tensor_of(weight);
+  const auto x = random_matrix<T>(few_product_rows, 576, 2);
+  for (const GemmLibrary library : {GemmLibrary::automatic, GemmLibrary::eigen}) {
+    const Linear<T> linear(std::span(&tensor, 1), {}, 2, library);
+    Matrix<T> together(x.rows, 192), alone(1, 192);
+    linear.apply(two_threads, x.view(), together.view());
+    for (Index i = 0; i < x.rows; ++i) {
+      linear.apply(one_thread, x.view().subrows(i, 1), alone.view());
+      CHECK(std::memcmp(alone.values.data(), together.view().row(i), alone.values.size() * sizeof(T)) == 0);
+    }
+  }
 }
 
 TEST_CASE("linear layers accept no rows and reject what does not fit") {

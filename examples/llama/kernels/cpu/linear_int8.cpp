@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
+
+// Weights are whole numbers of -127 to 127 times a scale for each output. The rows of x become such numbers as they
+// come, with a scale for each row. Sums of products are exact, so a row's result depends on no other row, library,
+// thread or instruction set. The processors' instructions multiply unsigned with signed bytes: x is stored 128 above
+// its value, and 128 times the sum of an output's weights is taken off again.
+
+namespace llama {
+namespace {
+
+constexpr float largest = 127;
+constexpr Index shift = 128;
+
+float scale_of(const float* values, Index count) {
+  float highest = 0;
+  for (Index i = 0; i < count; ++i) highest = std::max(highest, std::abs(values[i]));
+  return highest / largest;
+}
+
+/// Sums in int32 that one piece of rows may take.
+constexpr Index piece_sums = Index{1} << 22;
+
+template <class T>
+class Int8Weights final : public PackedWeights {
+ public:
+  Int8Weights(const UnpackedWeights<T>& from, PanelKernel kernel, int threads)
+      : kernel_(kernel),
+        bias_(from.bias),
+        scales_(static_cast<std::size_t>(from.out)),
+        shifts_(static_cast<std::size_t>(from.out)) {
+    panels_.in = from.in;
+    panels_.out = from.out;
+    memory_ = make_panel_memory<std::int8_t>(panels_.elements());
+    panels_.data = memory_.get();
+#pragma omp parallel num_threads(threads)
+    {
+      std::vector<float> row(static_cast<std::size_t>(from.in));
+#pragma omp for schedule(static)
+      for (Index j = 0; j < from.out; ++j) {
+        widen(from.weights.data() + j * from.in, from.in, row.data());
+        const float scale = scale_of(row.data(), from.in);
+        Index sum = 0;
+        for (Index k = 0; k < from.in; ++k) {
+          const auto value =
+              static_cast<std::int8_t>(scale > 0 ? std::lround(row[static_cast<std::size_t>(k)] / scale) : 0);
+          memory_[static_cast<std::size_t>(panels_.place(j, k))] = value;
+          sum += value;
+        }
+        scales_[static_cast<std::size_t>(j)] = scale;
+        shifts_[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(shift * sum);
+      }
+    }
+  }
+
+  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
+    const Index y_bytes = panels_.out * (y_is_float ? Index{sizeof(float)} : static_cast<Index>(sizeof(T)));
+    const Index piece = std::clamp(piece_sums / panels_.out, few_product_rows, Index{256});
+    for (Index count; rows > 0; rows -= count) {
+      count = std::min(rows, piece);
+      const Output output{y, panels_.out, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate};
+      multiply(static_cast<const T*>(x), count, output, threads);
+      x = static_cast<const T*>(x) + count * panels_.in;
+      y = static_cast<std::byte*>(y) + count * y_bytes;
+    }
+  }
+
+ private:
+  void multiply(const T* x, Index rows, const Output& output, int threads) const {
+    static thread_local std::vector<std::uint8_t> numbers;
+    static thread_local std::vector<float> scales;
+    static thread_local std::vector<std::int32_t> sums;
+    const Index stride = panels_.groups() * Panels<std::int8_t>::depth;
+    numbers.resize(static_cast<std::size_t>(rows * stride));
+    scales.resize(static_cast<std::size_t>(rows));
+    std::uint8_t* const to = numbers.data();
+    float* const row_scales = scales.data();
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows > few_product_rows)
+    for (Index i = 0; i < rows; ++i) row_scales[i] = round_row(x + i * panels_.in, to + i * stride, stride);
+
+    if (rows > few_product_rows) {
+      sums.resize(static_cast<std::size_t>(rows * panels_.out));
+      std::int32_t* const all = sums.data();
+      if (multiply_int8(panels_, to, stride, rows, all, threads)) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (Index i = 0; i < rows; ++i) {
+          for (Index first = 0; first < panels_.out; first += Panels<std::int8_t>::width) {
+            const Index count = std::min(Panels<std::int8_t>::width, panels_.out - first);
+            finish(all + i * panels_.out + first, row_scales + i, i, 1, first, count, output);
+          }
+        }
+        return;
+      }
+    }
+    for (Index row = 0; row < rows; row += few_product_rows) {
+      const Index count = std::min(few_product_rows, rows - row);
+      multiply_few_rows(kernel_, panels_, reinterpret_cast<const std::byte*>(to + row * stride), stride, count, threads,
+                        [&](Index first, Index outputs, const std::int32_t* part) {
+                          finish(part, row_scales + row, row, count, first, outputs, output);
+                        });
+    }
+  }
+
+  /// A row as whole numbers, 128 above their values and 128 behind the last; returns their scale.
+  float round_row(const T* from, std::uint8_t* to, Index stride) const {
+    static thread_local std::vector<float> row;
+    row.resize(static_cast<std::size_t>(panels_.in));
+    widen(from, panels_.in, row.data());
+    const float scale = scale_of(row.data(), panels_.in);
+    const float factor = scale > 0 ? 1 / scale : 0;
+    const float* const values = row.data();
+    for (Index k = 0; k < panels_.in; ++k) {
+      // Adding 3 * 2^22 rounds to the nearest whole number, which is then in the lowest bits.
+      const float shifted = values[k] * factor + 12582912.0f;
+      to[k] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(shifted) + std::uint32_t{shift});
+    }
+    std::fill(to + panels_.in, to + stride, std::uint8_t{shift});
+    return scale;
+  }
+
+  /// Sums of `rows` rows from `row` on and of outputs from `first` on, `[rows x 64]`, to results.
+  void finish(const std::int32_t* sums, const float* row_scales, Index row, Index rows, Index first, Index count,
+              const Output& output) const {
+    float results[few_product_rows * Panels<std::int8_t>::width];
+    constexpr Index width = Panels<std::int8_t>::width;
+    const float* const scales = scales_.data() + first;
+    const std::int32_t* const shifts = shifts_.data() + first;
+    for (Index i = 0; i < rows; ++i) {
+      for (Index j = 0; j < count; ++j) {
+        results[i * width + j] = static_cast<float>(sums[i * width + j] - shifts[j]) * (scales[j] * row_scales[i]);
+      }
+    }
+    output.write<T>(results, width, row, rows, first, count);
+  }
+
+  PanelKernel kernel_;
+  std::vector<float> bias_;
+  std::vector<float> scales_;         // [out]
+  std::vector<std::int32_t> shifts_;  // [out] 128 times the sum of an output's weights
+  PanelMemory<std::int8_t> memory_;
+  Panels<std::int8_t> panels_;
+};
+
+}  // namespace
+
+#ifndef LAZYLLM_HAS_ONEDNN
+bool multiply_int8(const Panels<std::int8_t>&, const std::uint8_t*, Index, Index, std::int32_t*, int) { return false; }
+#endif
+
+template <class T>
+std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads) {
+  const PanelKernel kernel = panel_kernel<std::int8_t>();
+  if (kernel == nullptr) fail("weights in int8 need a processor with AVX2");
+  // Sums of 255 * 127 must fit 31 bits.
+  constexpr Index most = 65536;
+  if (weights.in > most) fail("weights in int8 have ", weights.in, " inputs, allowed are at most ", most);
+  return std::make_unique<Int8Weights<T>>(weights, kernel, threads);
+}
+
+template std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<float>&, int);
+template std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<Eigen::bfloat16>&, int);
+
+}  // namespace llama

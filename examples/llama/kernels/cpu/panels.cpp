@@ -1,0 +1,248 @@
+#include "examples/llama/kernels/cpu/panels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+// A tile of rows and outputs stays in registers while it runs along the inputs. More rows than a tile has take several
+// passes over a stretch of the inputs that stays in the first cache, while the next stretch is fetched: evenly over all
+// passes, since memory is what a product of a few rows waits for.
+
+namespace llama {
+
+#ifdef __x86_64__
+namespace {
+
+constexpr Index width = 64;    ///< outputs of a panel
+constexpr Index stretch = 64;  ///< groups of inputs of a stretch, 16 KiB of a panel
+
+std::int32_t group_at(const std::byte* at) {
+  std::int32_t group;
+  std::memcpy(&group, at, sizeof(group));
+  return group;
+}
+
+/// Calls `run.template operator()<height, passes>()` for tiles and passes that hold `rows`.
+template <class Run>
+void for_height(Index rows, const Run& run) {
+  const auto choose = [&]<int passes, int... heights>(std::integer_sequence<int, passes, heights...>) {
+    const Index height = (rows + passes - 1) / passes;
+    ((height == heights ? run.template operator()<heights, passes>() : void()), ...);
+  };
+  if (rows <= 6) {
+    choose(std::integer_sequence<int, 1, 1, 2, 3, 4, 5, 6>());
+  } else if (rows <= 12) {
+    choose(std::integer_sequence<int, 2, 4, 5, 6>());
+  } else {
+    choose(std::integer_sequence<int, 4, 4, 5, 6>());
+  }
+}
+
+#define LAZYLLM_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni,fma")))
+#define LAZYLLM_AVX2 __attribute__((target("avx2,fma")))
+
+struct Pairs512 {
+  using Sum = float;
+  using Vector = __m512;
+  LAZYLLM_AVX512 static Vector load(const Sum* from) { return _mm512_load_ps(from); }
+  LAZYLLM_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_ps(to, sum); }
+  LAZYLLM_AVX512 static Vector zero() { return _mm512_setzero_ps(); }
+  LAZYLLM_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)weights);
+  }
+};
+
+struct Fours512 {
+  using Sum = std::int32_t;
+  using Vector = __m512i;
+  LAZYLLM_AVX512 static Vector load(const Sum* from) { return _mm512_load_si512(from); }
+  LAZYLLM_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_si512(to, sum); }
+  LAZYLLM_AVX512 static Vector zero() { return _mm512_setzero_si512(); }
+  LAZYLLM_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
+    return _mm512_dpbusd_epi32(sum, x, weights);
+  }
+};
+
+/// `height` rows times `columns` vectors of outputs along `groups` groups. Fetches `lines` of 64 bytes for each group,
+/// from `fetched` on.
+template <class Products, int height, int columns, int lines>
+LAZYLLM_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
+                            const std::uint32_t* fetched, typename Products::Sum* sums) {
+  typename Products::Vector sum[height][columns];
+  for (int i = 0; i < height; ++i) {
+    for (int c = 0; c < columns; ++c) {
+      sum[i][c] = begin ? Products::zero() : Products::load(sums + i * width + c * 16);
+    }
+  }
+  for (Index k = 0; k < groups; ++k) {
+    for (int line = 0; line < lines; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), _MM_HINT_T0);
+    }
+    __m512i weight[columns];
+    for (int c = 0; c < columns; ++c) weight[c] = _mm512_loadu_si512(weights + k * width + c * 16);
+    for (int i = 0; i < height; ++i) {
+      const __m512i group = _mm512_set1_epi32(group_at(x[i] + 4 * k));
+      for (int c = 0; c < columns; ++c) sum[i][c] = Products::add(sum[i][c], group, weight[c]);
+    }
+  }
+  for (int i = 0; i < height; ++i) {
+    for (int c = 0; c < columns; ++c) Products::store(sums + i * width + c * 16, sum[i][c]);
+  }
+}
+
+template <class Products, int columns>
+void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride, Index rows,
+            typename Products::Sum* sums) {
+  for_height(rows, [&]<int height, int passes>() {
+    // Rows that a tile has to spare repeat the last one.
+    alignas(64) typename Products::Sum all[height * passes * width];
+    std::array<const std::byte*, height * passes> from;
+    for (Index k = 0; k < groups; k += stretch) {
+      const Index count = std::min(stretch, groups - k);
+      for (Index i = 0; i < height * passes; ++i) {
+        from[static_cast<std::size_t>(i)] = x + std::min(i, rows - 1) * x_stride + 4 * k;
+      }
+      for (int pass = 0; pass < passes; ++pass) {
+        // Of half a panel nothing is fetched: there is one for each thread at most.
+        constexpr int lines = columns == 4 ? columns / passes : 0;
+        const std::uint32_t* const fetched = weights + (k + stretch) * width + pass * count * lines * 16;
+        pass512<Products, height, columns, lines>(weights + k * width, count, from.data() + pass * height, k == 0,
+                                                  fetched, all + pass * height * width);
+      }
+    }
+    std::memcpy(sums, all, static_cast<std::size_t>(rows * width) * sizeof(*sums));
+  });
+}
+
+template <class Products>
+void kernel512(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
+               Index count, void* sums) {
+  const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
+  auto* to = static_cast<typename Products::Sum*>(sums);
+  if (count == width) {
+    run512<Products, 4>(weights, groups, x, x_stride, rows, to);
+  } else {
+    run512<Products, 2>(weights, groups, x, x_stride, rows, to);
+  }
+}
+
+struct Pairs256 {
+  using Sum = float;
+  using Vector = __m256;
+  LAZYLLM_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_ps(to, sum); }
+  LAZYLLM_AVX2 static Vector zero() { return _mm256_setzero_ps(); }
+  LAZYLLM_AVX2 static __m256i even(__m256i pairs) { return _mm256_slli_epi32(pairs, 16); }
+  LAZYLLM_AVX2 static __m256i odd(__m256i pairs) {
+    return _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
+  }
+  LAZYLLM_AVX2 static __m256i even_x(__m256i pairs) { return even(pairs); }
+  LAZYLLM_AVX2 static __m256i odd_x(__m256i pairs) { return odd(pairs); }
+  LAZYLLM_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
+  }
+};
+
+struct Fours256 {
+  using Sum = std::int32_t;
+  using Vector = __m256i;
+  LAZYLLM_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), sum); }
+  LAZYLLM_AVX2 static Vector zero() { return _mm256_setzero_si256(); }
+  LAZYLLM_AVX2 static __m256i even(__m256i fours) { return _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8); }
+  LAZYLLM_AVX2 static __m256i odd(__m256i fours) { return _mm256_srai_epi16(fours, 8); }
+  LAZYLLM_AVX2 static __m256i even_x(__m256i fours) { return _mm256_and_si256(fours, _mm256_set1_epi16(0xff)); }
+  LAZYLLM_AVX2 static __m256i odd_x(__m256i fours) { return _mm256_srli_epi16(fours, 8); }
+  LAZYLLM_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(x, weights));
+  }
+};
+
+/// `height` rows times 32 outputs.
+template <class Products, int height>
+LAZYLLM_AVX2 void tile256(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride,
+                          typename Products::Sum* sums) {
+  constexpr int columns = 4;
+  typename Products::Vector sum[height][columns];
+  for (int i = 0; i < height; ++i) {
+    for (int c = 0; c < columns; ++c) sum[i][c] = Products::zero();
+  }
+  for (Index k = 0; k < groups; ++k) {
+    __m256i even[height], odd[height];
+    for (int i = 0; i < height; ++i) {
+      const __m256i group = _mm256_set1_epi32(group_at(x + i * x_stride + 4 * k));
+      even[i] = Products::even_x(group);
+      odd[i] = Products::odd_x(group);
+    }
+    for (int c = 0; c < columns; ++c) {
+      const __m256i weight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + k * width + c * 8));
+      const __m256i even_weight = Products::even(weight), odd_weight = Products::odd(weight);
+      for (int i = 0; i < height; ++i) {
+        sum[i][c] = Products::add(Products::add(sum[i][c], even[i], even_weight), odd[i], odd_weight);
+      }
+    }
+  }
+  for (int i = 0; i < height; ++i) {
+    for (int c = 0; c < columns; ++c) Products::store(sums + i * width + c * 8, sum[i][c]);
+  }
+}
+
+template <class Products>
+void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
+               Index count, void* sums) {
+  auto* to = static_cast<typename Products::Sum*>(sums);
+  for (Index at = first; at < first + count; at += width / 2) {
+    const auto* weights = static_cast<const std::uint32_t*>(panel) + at;
+    Index row = 0;
+    for (; rows - row >= 2; row += 2) {
+      tile256<Products, 2>(weights, groups, x + row * x_stride, x_stride, to + row * width + at - first);
+    }
+    if (row < rows) tile256<Products, 1>(weights, groups, x + row * x_stride, x_stride, to + row * width + at - first);
+  }
+}
+
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+}  // namespace
+
+template <>
+PanelKernel panel_kernel_avx2<Eigen::bfloat16>() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernel256<Pairs256> : nullptr;
+}
+template <>
+PanelKernel panel_kernel_avx2<std::int8_t>() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernel256<Fours256> : nullptr;
+}
+template <>
+PanelKernel panel_kernel<Eigen::bfloat16>() {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16") ? kernel512<Pairs512>
+                                                              : panel_kernel_avx2<Eigen::bfloat16>();
+}
+template <>
+PanelKernel panel_kernel<std::int8_t>() {
+  return has_avx512() && __builtin_cpu_supports("avx512vnni") ? kernel512<Fours512> : panel_kernel_avx2<std::int8_t>();
+}
+
+#else
+
+template <class T>
+PanelKernel panel_kernel() {
+  return nullptr;
+}
+template <class T>
+PanelKernel panel_kernel_avx2() {
+  return nullptr;
+}
+template PanelKernel panel_kernel<Eigen::bfloat16>();
+template PanelKernel panel_kernel<std::int8_t>();
+template PanelKernel panel_kernel_avx2<Eigen::bfloat16>();
+template PanelKernel panel_kernel_avx2<std::int8_t>();
+
+#endif
+
+}  // namespace llama

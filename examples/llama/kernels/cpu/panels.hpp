@@ -1,0 +1,96 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#include "examples/llama/base.hpp"
+
+/// \file
+/// Products of a few rows, which take the time of reading the weights: each weight is read once for all rows.
+namespace llama {
+
+/// Weights `[out x in]` in panels of 64 outputs. In a panel the groups of neighbouring inputs follow each other, 4
+/// bytes of each output: pairs of bfloat16, or fours of int8. Behind the last input and output are zeros. It is the
+/// layout that oneDNN chooses for large matrices on processors with AVX-512 (BA16a64b2a and BA16a64b4a).
+template <class T>
+struct Panels {
+  static constexpr Index width = 64;
+  static constexpr Index depth = 4 / static_cast<Index>(sizeof(T));  ///< inputs of a group
+
+  const T* data = nullptr;
+  Index in = 0;
+  Index out = 0;
+
+  Index groups() const { return (in + depth - 1) / depth; }       ///< that hold inputs
+  Index all_groups() const { return (groups() + 15) / 16 * 16; }  ///< of a panel
+  Index count() const { return (out + width - 1) / width; }
+  Index elements() const { return count() * all_groups() * width * depth; }  ///< zeros included
+
+  const T* panel(Index i) const { return data + i * all_groups() * width * depth; }
+  Index place(Index output, Index input) const {
+    return ((output / width * all_groups() + input / depth) * width + output % width) * depth + input % depth;
+  }
+};
+
+struct FreePanels {
+  void operator()(void* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
+};
+template <class T>
+using PanelMemory = std::unique_ptr<T[], FreePanels>;
+
+/// Zeros on a multiple of 64 bytes.
+template <class T>
+PanelMemory<T> make_panel_memory(Index elements) {
+  static_assert(std::is_trivially_destructible_v<T>);
+  return PanelMemory<T>(new (std::align_val_t(64)) T[static_cast<std::size_t>(elements)]());
+}
+
+/// Most rows that are few.
+constexpr Index few_product_rows = 24;
+
+/// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
+/// 1` of a panel; both are 0, 32 or 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is `[rows x 64]`, on
+/// a multiple of 64 bytes, of float for bfloat16 and of std::int32_t for int8, whose `x` is of std::uint8_t. A sum's
+/// bits do not depend on the other rows and outputs.
+using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
+                             Index first, Index count, void* sums);
+
+/// The fastest kernel for this processor, with AVX512-BF16, AVX512-VNNI or AVX2; null if there is none. `T` is
+/// `Eigen::bfloat16` or `std::int8_t`.
+template <class T>
+PanelKernel panel_kernel();
+/// The same where the processor had no AVX-512: for tests.
+template <class T>
+PanelKernel panel_kernel_avx2();
+
+/// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(first, count, sums)` by several threads:
+/// `sums` `[rows x 64]` begin with those of output `first`.
+template <class T, class Finish>
+void multiply_few_rows(PanelKernel kernel, const Panels<T>& weights, const std::byte* x, Index x_stride, Index rows,
+                       [[maybe_unused]] int threads, const Finish& finish) {
+  using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
+  // Half panels, so that a few panels are shared out evenly.
+  constexpr Index half = Panels<T>::width / 2;
+  const Index halves = (weights.out + half - 1) / half;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    alignas(64) Sum sums[few_product_rows * Panels<T>::width];
+#pragma omp for schedule(static) nowait
+    for (Index part = 0; part < threads; ++part) {
+      const Index end = halves * (part + 1) / threads;
+      for (Index at = halves * part / threads; at < end;) {
+        const Index first = at % 2 * half, count = first == 0 && at + 1 < end ? 2 * half : half;
+        kernel(weights.panel(at / 2), weights.groups(), x, x_stride, rows, first, count, sums);
+        finish(at * half, std::min(count, weights.out - at * half), sums);
+        at += count / half;
+      }
+    }
+  }
+}
+
+}  // namespace llama

@@ -1,0 +1,113 @@
+#include <cstring>
+#include <memory>
+#include <random>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "examples/llama/kernels/cpu/panels.hpp"
+#include "support.hpp"
+
+namespace llama::test {
+namespace {
+
+/// Random weights in panels, on a multiple of 64 bytes, and rows of x.
+template <class T>
+struct Sample {
+  using X = std::conditional_t<std::is_same_v<T, std::int8_t>, std::uint8_t, T>;
+  using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
+
+  Panels<T> panels;
+  std::vector<T> weights;  // [out x in]
+  std::vector<T> memory;
+  std::vector<X> x;  // [few_product_rows x groups * depth], zeros behind `in`
+  Index x_width;
+
+  Sample(Index in, Index out) {
+    panels.in = in;
+    panels.out = out;
+    memory.resize(static_cast<std::size_t>(panels.elements()), T(0));
+    panels.data = memory.data();
+    x_width = panels.groups() * Panels<T>::depth;
+    x.resize(static_cast<std::size_t>(few_product_rows * x_width), X(0));
+    std::mt19937 random(static_cast<unsigned>(in));
+    const auto any = [&]<class V>(V) {
+      if constexpr (std::is_same_v<V, T> && !std::is_same_v<V, std::int8_t>) {
+        return static_cast<V>(std::uniform_real_distribution<float>(-1, 1)(random));
+      } else {
+        return static_cast<V>(random());
+      }
+    };
+    for (Index j = 0; j < out; ++j) {
+      for (Index k = 0; k < in; ++k) {
+        weights.push_back(any(T()));
+        memory[static_cast<std::size_t>(panels.place(j, k))] = weights.back();
+      }
+    }
+    for (Index i = 0; i < few_product_rows; ++i) {
+      for (Index k = 0; k < in; ++k) x[static_cast<std::size_t>(i * x_width + k)] = any(X());
+    }
+  }
+
+  double expected(Index row, Index output) const {
+    double sum = 0;
+    for (Index k = 0; k < panels.in; ++k) {
+      sum += static_cast<double>(x[static_cast<std::size_t>(row * x_width + k)]) *
+             static_cast<double>(weights[static_cast<std::size_t>(output * panels.in + k)]);
+    }
+    return sum;
+  }
+
+  /// The sums `[rows x out]` of rows `first` and up.
+  std::vector<Sum> run(PanelKernel kernel, Index first, Index rows, int threads) const {
+    std::vector<Sum> all(static_cast<std::size_t>(rows * panels.out), Sum(-1));
+    const auto bytes = static_cast<Index>(sizeof(X));
+    multiply_few_rows(kernel, panels, reinterpret_cast<const std::byte*>(x.data() + first * x_width), x_width * bytes,
+                      rows, threads, [&](Index output, Index count, const Sum* sums) {
+                        for (Index i = 0; i < rows; ++i) {
+                          std::copy_n(sums + i * Panels<T>::width, count, all.data() + i * panels.out + output);
+                        }
+                      });
+    return all;
+  }
+};
+
+template <class T>
+void check_kernel(PanelKernel kernel) {
+  if (kernel == nullptr) {
+    MESSAGE("skipped: this processor has no such kernel");
+    return;
+  }
+  const std::vector<std::pair<Index, Index>> shapes{{576, 192}, {258, 96}, {64, 64}, {2, 1}, {67, 33}, {4, 200}};
+  for (const auto& shape : shapes) {
+    const Index in = shape.first, out = shape.second;
+    const Sample<T> sample(in, out);
+    CAPTURE(in);
+    CAPTURE(out);
+    for (Index rows = 1; rows <= few_product_rows; ++rows) {
+      CAPTURE(rows);
+      const auto sums = sample.run(kernel, 0, rows, 1);
+      double worst = 0;
+      for (Index i = 0; i < rows; ++i) {
+        for (Index j = 0; j < out; ++j) {
+          const double error =
+              std::abs(static_cast<double>(sums[static_cast<std::size_t>(i * out + j)]) - sample.expected(i, j));
+          worst = error <= worst ? worst : error;
+        }
+      }
+      CHECK(worst <= (std::is_same_v<T, std::int8_t> ? 0 : 1e-4));
+      for (const int threads : {2, 3, 7}) CHECK(sample.run(kernel, 0, rows, threads) == sums);
+      const auto last = sample.run(kernel, rows - 1, 1, 1);
+      CHECK(std::memcmp(last.data(), sums.data() + (rows - 1) * out, last.size() * sizeof(last[0])) == 0);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("few rows times panels are the sums, and a row's bits are its own", T, Eigen::bfloat16,
+                   std::int8_t) {
+  check_kernel<T>(panel_kernel<T>());
+  check_kernel<T>(panel_kernel_avx2<T>());
+}
+
+}  // namespace
+}  // namespace llama::test
