@@ -22,6 +22,7 @@ namespace llama {
 namespace {
 
 constexpr Index part_queries = 128;
+constexpr Index least_part = 64;  ///< rows that are not halved where keys end within them
 constexpr Index most_parts = 4;
 constexpr Index key_step = 64;  ///< of the keys of a part's last block: each number of keys is a primitive of oneDNN
 
@@ -97,7 +98,9 @@ class Block {
     const Index last = task_.limit(first_ + count_ - 1);
     for (Index key = 0; key < last; key += most_block_keys) {
       gather(key, std::min(most_block_keys, last - key));
-      for (Index part = 0; part < count_; part += part_queries) attend(part, key);
+      for (Index part = 0; part < count_; part += part_queries) {
+        attend(part, std::min(part_queries, count_ - part), key);
+      }
     }
     store();
   }
@@ -118,6 +121,11 @@ class Block {
     for (Index i = 0; i < round_up(count, key_step); ++i) {
       S* const values = memory_.values + i * width_;
       if (i < count) {
+        const Index ahead = task_.offset(kv_head_, std::min(key + i + 8, key + count - 1));
+        for (Index k = 0; k < task_.shape.head_dim; k += 64 / static_cast<Index>(sizeof(T))) {
+          __builtin_prefetch(task_.cache.keys + ahead + k);
+          __builtin_prefetch(task_.cache.values + ahead + k);
+        }
         const Index at = task_.offset(kv_head_, key + i);
         copy(task_.cache.values + at, values);
         put_key(task_.cache.keys + at, i);
@@ -141,13 +149,20 @@ class Block {
     }
   }
 
-  /// One block of keys for the queries from `part` on.
-  void attend(Index part, Index key) const {
-    const Index count = std::min(part_queries, count_ - part);
-    const Index last = task_.limit(first_ + part + count - 1);
-    if (last <= key) return;
+  /// How many keys of the block from `key` on the first `count` queries need, a multiple of `key_step`.
+  Index needed(Index count, Index key) const {
+    return round_up(std::clamp<Index>(task_.limit(first_ + count - 1) - key, 0, most_block_keys), key_step);
+  }
+
+  /// One block of keys for `count` queries from `part` on; in halves where the first half needs fewer keys.
+  void attend(Index part, Index count, Index key) const {
+    const Index keys = needed(part + count, key);
+    if (keys == 0) return;
     const Index rows = part_rows(count);
-    const Index keys = round_up(std::min(most_block_keys, last - key), key_step);
+    if (count > least_part && needed(part + rows / 2, key) < keys) {
+      attend(part, rows / 2, key);
+      return attend(part + rows / 2, count - rows / 2, key);
+    }
     std::array<Index, part_queries> visible{};
     std::array<float, part_queries> correction;
     for (Index i = 0; i < count; ++i) {

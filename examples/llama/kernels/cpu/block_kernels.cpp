@@ -1,10 +1,17 @@
 #include "examples/llama/kernels/cpu/block_kernels.hpp"
 
+#include <vector>
+
 #ifdef LAZYLLM_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
 namespace llama {
+
+namespace isa {
+extern const BlockKernels baseline, avx2, avx512, avx512_bf16;
+}
+
 namespace {
 
 #ifdef LAZYLLM_HAS_X86_KERNELS
@@ -31,21 +38,25 @@ bool allowed([[maybe_unused]] Isa isa) {
 }
 #endif
 
-const BlockKernels& choose() {
+std::vector<const BlockKernels*> find_usable() {
+  std::vector<const BlockKernels*> found;
 #ifdef LAZYLLM_HAS_X86_KERNELS
-  const auto usable = [](Isa isa) { return processor_has(isa) && allowed(isa); };
-  if (usable(Isa::avx512_bf16)) return isa::avx512_bf16;
-  if (usable(Isa::avx512)) return isa::avx512;
-  if (usable(Isa::avx2)) return isa::avx2;
+  const auto add = [&](Isa isa, const BlockKernels& kernels) {
+    if (processor_has(isa) && allowed(isa)) found.push_back(&kernels);
+  };
+  add(Isa::avx512_bf16, isa::avx512_bf16);
+  add(Isa::avx512, isa::avx512);
+  add(Isa::avx2, isa::avx2);
 #endif
-  return isa::baseline;
+  found.push_back(&isa::baseline);
+  return found;
 }
 
 }  // namespace
 
-const BlockKernels& block_kernels() {
-  static const BlockKernels& chosen = choose();
-  return chosen;
+std::span<const BlockKernels* const> usable_block_kernels() {
+  static const std::vector<const BlockKernels*> found = find_usable();
+  return found;
 }
 
 }  // namespace llama

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "examples/llama/base.hpp"
 
@@ -38,13 +39,11 @@ struct BlockKernels {
   const char* isa;
 };
 
-/// Those of the best instruction set that this processor has. Where the build has oneDNN its ONEDNN_MAX_CPU_ISA holds
-/// for them, too.
-const BlockKernels& block_kernels();
+/// One for each instruction set that this processor has, the best first. Where the build has oneDNN, its variable
+/// ONEDNN_MAX_CPU_ISA leaves out the better ones here, too.
+std::span<const BlockKernels* const> usable_block_kernels();
 
-/// By name, whatever the processor has.
-namespace isa {
-extern const BlockKernels baseline, avx2, avx512, avx512_bf16;
-}
+/// The best.
+inline const BlockKernels& block_kernels() { return *usable_block_kernels().front(); }
 
 }  // namespace llama

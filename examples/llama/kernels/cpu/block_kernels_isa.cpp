@@ -49,18 +49,38 @@ inline Vector fused(Vector a, Vector b, Vector c) {
 #endif
 }
 
-inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
+/// The larger one; b where a or b is NaN, as the processors' instructions have it.
+inline Vector larger(Vector a, Vector b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
 
-/// 2^x for x <= 0, within 2e-7 of it; 0 from -127 down. NaN stays NaN.
-inline Vector exp2(Vector x) {
-  constexpr float factors[] = {0.00967545975f, 0.0555074262f, 0.240221218f, 0.693146949f, 1.0f};
-  x = x < all(-127) ? all(-127) : x;
+/// 2^x for x <= 0, within 3e-6 of it, or 2e-7 where it is `exact`; 0 from -127 down at the latest. NaN stays NaN.
+template <bool exact>
+Vector exp2(Vector x) {
+  constexpr float five[] = {0.00132669704f, 0.00967545975f, 0.0555074262f, 0.240221218f, 0.693146949f, 1.0f};
+  constexpr float four[] = {0.00956051021f, 0.0559170392f, 0.240249811f, 0.693121968f, 0.999999191f};
+  x = larger(all(-127), x);
+#if defined(__AVX512F__)
+  const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
   const Vector magic = all(12582912);  // 1.5 * 2^23: a sum with it has no places behind the point
   const Vector shifted = x + magic;
-  const Vector rest = x - (shifted - magic);
-  Vector power = all(0.00132669704f);
-  for (const float factor : factors) power = fused(power, rest, all(factor));
+  const Vector whole = shifted - magic;
+#endif
+  const Vector rest = x - whole;
+  Vector power = all(exact ? five[0] : four[0]);
+  for (int i = 1; i < (exact ? 6 : 5); ++i) power = fused(power, rest, all(exact ? five[i] : four[i]));
+#if defined(__AVX512F__)
+  return _mm512_mask_scalef_ps(Vector{}, _mm512_cmp_ps_mask(whole, all(-127), _CMP_NEQ_UQ), power, whole);
+#else
   return power * (Vector)(((Words)shifted << 23) + (127u << 23));
+#endif
 }
 
 template <int distance, int... lane>
@@ -105,7 +125,7 @@ inline void store_rounded(std::uint16_t* to, Vector value) {
 }
 
 /// `put(k, weights)` receives the weights of `lanes` keys from key k of the row on.
-template <class Put>
+template <bool exact, class Put>
 void weigh_row(const ScoreBlock& block, Index row, const Put& put) {
   const float* const scores = block.scores + row * block.keys;
   const Index visible = block.visible[row];
@@ -119,18 +139,18 @@ void weigh_row(const ScoreBlock& block, Index row, const Put& put) {
     const float scaled = largest_of(largest) * block.scale;
     const float maximum = scaled > before ? scaled : before;
     block.maximum[row] = maximum;
-    const float correction = exp2(all(before - maximum))[0];
+    const float correction = exp2<exact>(all(before - maximum))[0];
     block.correction[row] = correction;
 
     Vector total = {};
     const Vector scale = all(block.scale), offset = all(-maximum);
     for (Index k = 0; k < whole; k += lanes) {
-      const Vector weights = exp2(fused(load(scores + k), scale, offset));
+      const Vector weights = exp2<exact>(fused(load(scores + k), scale, offset));
       total += weights;
       put(k, weights);
     }
     if (rest > 0) {
-      const Vector weights = first_lanes(exp2(fused(load(scores + whole), scale, offset)), rest, 0);
+      const Vector weights = first_lanes(exp2<exact>(fused(load(scores + whole), scale, offset)), rest, 0);
       total += weights;
       put(whole, weights);
     }
@@ -142,13 +162,13 @@ void weigh_row(const ScoreBlock& block, Index row, const Put& put) {
 void weigh(const ScoreBlock& block) {
   for (Index row = 0; row < block.rows; ++row) {
     float* const weights = block.scores + row * block.keys;
-    weigh_row(block, row, [weights](Index k, Vector value) { store(weights + k, value); });
+    weigh_row<true>(block, row, [weights](Index k, Vector value) { store(weights + k, value); });
   }
 }
 
 void weigh_rounded(const ScoreBlock& block, std::uint16_t* weights) {
   for (Index row = 0; row < block.rows; ++row, weights += block.keys) {
-    weigh_row(block, row, [weights](Index k, Vector value) { store_rounded(weights + k, value); });
+    weigh_row<false>(block, row, [weights](Index k, Vector value) { store_rounded(weights + k, value); });
   }
 }
 
@@ -194,6 +214,9 @@ void multiply(Index rows, Index depth, Index columns, const float* a, const floa
 
 #define LAZYLLM_STRING(text) #text
 #define LAZYLLM_NAME(name) LAZYLLM_STRING(name)
-const BlockKernels isa::LAZYLLM_ISA = {weigh, weigh_rounded, accumulate, multiply, LAZYLLM_NAME(LAZYLLM_ISA)};
+namespace isa {
+extern const BlockKernels LAZYLLM_ISA;
+const BlockKernels LAZYLLM_ISA = {weigh, weigh_rounded, accumulate, multiply, LAZYLLM_NAME(LAZYLLM_ISA)};
+}  // namespace isa
 
 }  // namespace llama

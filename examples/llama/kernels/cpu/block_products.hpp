@@ -21,7 +21,7 @@ struct OneDnnProducts {
   using Element = S;
   static constexpr bool keys_across = false;  ///< keys are rows, `[keys x width]`
 
-  /// Whether the processor has instructions for products of this type, and oneDNN uses them.
+  /// Whether the processor has instructions for products of this type, and oneDNN's kernels for them keep a row's bits.
   static bool supported();
 
   static void score(Index rows, Index keys, Index width, const S* queries, const S* key_rows, float* scores);
