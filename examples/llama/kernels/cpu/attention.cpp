@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -15,18 +14,13 @@
 #include <immintrin.h>
 #endif
 
+#include "examples/llama/kernels/cpu/attention_blocks.hpp"
 #include "examples/llama/kernels/cpu/rounding.hpp"
 #include "examples/llama/library.hpp"
 
-// Query rows lie across the lanes of vector registers, keys and head elements along loops. So the maxima, sums and
-// corrections of the online softmax are plain vector operations; keys and values are read in place, one element
-// broadcast to all lanes, wherever their tokens are; and no lane's arithmetic depends on another's.
-//
-// With grouped heads, the query heads that share a key/value head are rows of the same block: "query" number
-// row * group + head below.
-//
-// A few queries, as in decode, would leave most lanes idle. There the elements of a head lie across the lanes, and
-// chunks of keys are separate work, so that more threads than heads share the reading of a long cache.
+// Many queries go in blocks (attention_blocks.cpp). A few, as in decode, are bound by the reading of keys and values:
+// here the elements of a head lie across the lanes, keys and values are read in place, and chunks of keys are separate
+// work, so that more threads than heads share the reading of a long cache.
 
 namespace llama {
 namespace {
@@ -41,7 +35,6 @@ constexpr int sums = 8;
 constexpr int lanes = 4;
 constexpr int sums = 8;
 #endif
-constexpr int block_keys = 64;
 constexpr Index chunk_keys = 512;
 constexpr Index few_queries = lanes / 2;  ///< of one key/value head: up to so many, `Chunks` is the faster (measured)
 
@@ -78,7 +71,6 @@ inline Vector load_floats(const Eigen::bfloat16* from, Index count) {
 
 /// Products of floats: one step of depth is one element.
 struct FloatProducts {
-  using Stored = float;
   static constexpr Index depth = 1;
   static Vector add(float a, Vector b, Vector sum) { return add(a - Vector{}, b, sum); }
   /// Fused explicitly: left to itself, gcc 14 for Zen 5 fuses in some loops and not in others, and the bits of a row
@@ -92,7 +84,6 @@ struct FloatProducts {
     return a * b + sum;
 #endif
   }
-  static float load(const float* at) { return *at; }
   template <class T>
   static Vector load(const T* from, Index count) {
     return load_floats(from, count);
@@ -102,23 +93,11 @@ struct FloatProducts {
 #ifdef __AVX512BF16__
 /// Products of bfloat16: one step of depth is two neighbours, multiplied and summed in float by one instruction.
 struct PairProducts {
-  using Stored = Eigen::bfloat16;
   static constexpr Index depth = 2;
-  static Vector add(std::int32_t a, Vector b, Vector sum) { return add((Vector)_mm512_set1_epi32(a), b, sum); }
   static Vector add(Vector a, Vector b, Vector sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
-  static std::int32_t load(const Eigen::bfloat16* at) {
-    std::int32_t pair;
-    std::memcpy(&pair, at, sizeof(pair));
-    return pair;
-  }
   static Vector load(const Eigen::bfloat16* from, Index count) {
     const std::uint64_t elements = std::uint64_t{1} << std::min<Index>(count, depth * lanes);
     return (Vector)_mm512_maskz_loadu_epi16(static_cast<__mmask32>(elements - 1), from);
-  }
-  static Vector pair(Vector first, Vector second) {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(first));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(second));
-    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
   }
 };
 #else
@@ -127,258 +106,12 @@ using PairProducts = FloatProducts;
 template <class T>
 using ProductsOf = std::conditional_t<std::is_same_v<T, float>, FloatProducts, PairProducts>;
 
-/// sum[i][c] += sum over k of a(i, k) * b[k][c], for `tile_height` values of i.
-template <class Products, int tile_height, int tile_columns, class A>
-void add_products(Index depth, const A& a, const Vector (*b)[tile_columns], Vector (&sum)[tile_height][tile_columns]) {
-  for (Index k = 0; k < depth; ++k) {
-    for (int i = 0; i < tile_height; ++i) {
-      const auto element = a(i, k);
-      for (int c = 0; c < tile_columns; ++c) sum[i][c] = Products::add(element, b[k][c], sum[i][c]);
-    }
-  }
-}
-
 /// Calls `body(first, height)` over [0, count) with compile-time heights: `tile_height` while they fit, then its
 /// halves.
 template <int tile_height, class Body>
 void for_tiles(Index first, Index count, const Body& body) {
   for (; count - first >= tile_height; first += tile_height) body(first, std::integral_constant<int, tile_height>());
   if constexpr (tile_height > 1) for_tiles<tile_height / 2>(first, count, body);
-}
-
-/// Everything that the threads share.
-template <class T>
-struct Task {
-  AttentionShape shape;
-  RowsView<const T> queries;
-  KeyValues<T> cache;
-  Positions keys;
-  Positions key_limits;
-  RowsView<T> out;
-
-  Index group() const { return shape.heads / shape.kv_heads; }
-  Index head_offset(Index kv_head, Index query) const { return (kv_head * group() + query % group()) * shape.head_dim; }
-  const T* query(Index kv_head, Index query) const {
-    return queries.row(query / group()) + head_offset(kv_head, query);
-  }
-  T* result(Index kv_head, Index query) const { return out.row(query / group()) + head_offset(kv_head, query); }
-  Index query_count() const { return queries.rows * group(); }  ///< of each key/value head
-  Position limit(Index query) const { return key_limits[static_cast<std::size_t>(query / group())]; }
-  Index offset(Index kv_head, Index key) const {
-    return keys[static_cast<std::size_t>(key)] * cache.position_stride + kv_head * cache.head_stride;
-  }
-};
-
-/// One block of up to `tile_columns * lanes` queries of one key/value head.
-template <class T, int tile_columns>
-class Block {
-  using Products = ProductsOf<T>;
-  using Stored = typename Products::Stored;
-  using Lines = Vector (*)[tile_columns];
-  static constexpr int width = tile_columns * lanes;
-  static constexpr int height = sums / tile_columns;
-  using Row = Eigen::Array<float, width, 1>;
-  using RowMap = Eigen::Map<Row, Eigen::AlignedMax>;
-
- public:
-  /// Floats of scratch memory that a block needs.
-  static Index scratch(Index head_dim) { return (2 * head_dim + 2 * block_keys) * width + 2 * block_keys * head_dim; }
-
-  Block(const Task<T>& task, Index kv_head, Index first, Index count, float* memory)
-      : task_(task), kv_head_(kv_head), first_(first), count_(count) {
-    const Index head_dim = task.shape.head_dim;
-    const auto take = [&](Index floats) {
-      float* const part = memory;
-      memory += floats;
-      return part;
-    };
-    queries_ = reinterpret_cast<Lines>(take(head_dim * width));
-    outputs_ = reinterpret_cast<Lines>(take(head_dim * width));
-    scores_ = reinterpret_cast<Lines>(take(block_keys * width));
-    weights_ = reinterpret_cast<Lines>(take(block_keys * width));
-    keys_ = reinterpret_cast<Stored*>(take(block_keys * head_dim));
-    values_ = reinterpret_cast<Stored*>(take(block_keys * head_dim));
-  }
-
-  void run() {
-    load_queries();
-    maximum_.setConstant(-std::numeric_limits<float>::infinity());
-    total_.setZero();
-    const Index last_limit = limits_.maxCoeff();
-    for (Index key = 0; key < last_limit; key += block_keys) {
-      const Index count = std::min<Index>(block_keys, last_limit - key);
-      score(key, count);
-      const bool masked = key + count > limits_.minCoeff();
-      if (masked) mask(key, count, -std::numeric_limits<float>::infinity());
-      weigh(count);
-      // Eigen's exp of -infinity is not quite zero on every processor: too little for the total, not for a huge value.
-      if (masked) mask(key, count, 0);
-      add_values(key, count);
-    }
-    store();
-  }
-
- private:
-  /// Puts the queries across the lanes. Spare lanes repeat the last query.
-  void load_queries() {
-    const Index steps = task_.shape.head_dim / Products::depth;
-    for (Index lane = 0; lane < width; ++lane) {
-      const Index query = first_ + std::min(lane, count_ - 1);
-      const T* const from = task_.query(kv_head_, query);
-      limits_(lane) = task_.limit(query);
-      for (Index k = 0; k < steps; ++k) put(queries_, k, lane, from + k * Products::depth);
-    }
-    std::fill_n(reinterpret_cast<float*>(outputs_), task_.shape.head_dim * width, 0.0f);
-  }
-
-  static void put(Lines lines, Index k, Index lane, const T* from) {
-    float* const to = reinterpret_cast<float*>(lines[k]) + lane;
-    if constexpr (Products::depth == 2) {
-      std::memcpy(to, from, sizeof(float));
-    } else {
-      *to = widen(*from);
-    }
-  }
-
-  void score(Index key, Index count) {
-    const Index head_dim = task_.shape.head_dim;
-    std::array<const Stored*, block_keys> from;
-    for (Index i = 0; i < count; ++i) {
-      const T* const in_place = task_.cache.keys + task_.offset(kv_head_, key + i);
-      if constexpr (std::is_same_v<T, Stored>) {
-        from[static_cast<std::size_t>(i)] = in_place;
-      } else {
-        widen(in_place, head_dim, keys_ + i * head_dim);
-        from[static_cast<std::size_t>(i)] = keys_ + i * head_dim;
-      }
-    }
-    for_tiles<height>(0, count, [&]<int tile_height>(Index first, std::integral_constant<int, tile_height>) {
-      Vector sum[tile_height][tile_columns] = {};
-      const Stored* const* const rows = from.data() + first;
-      add_products<Products>(
-          head_dim / Products::depth,
-          [rows](Index i, Index k) { return Products::load(rows[i] + k * Products::depth); }, queries_, sum);
-      for (int i = 0; i < tile_height; ++i) std::copy_n(sum[i], tile_columns, scores_[first + i]);
-    });
-  }
-
-  /// Gives the scores or weights of keys that a query may not see this `value`.
-  void mask(Index key, Index count, float value) {
-    for (Index i = 0; i < count; ++i) {
-      RowMap row = line(scores_, i);
-      row = (limits_ <= static_cast<Position>(key + i)).select(value, row);
-    }
-  }
-
-  /// Scores to weights, relative to the largest score so far; what was summed before is corrected to it.
-  void weigh(Index count) {
-    Row largest = maximum_;
-    for (Index i = 0; i < count; ++i) largest = largest.max(line(scores_, i));
-    correction_ = ((maximum_ - largest) * task_.shape.scale).exp();
-    maximum_ = largest;
-    total_ *= correction_;
-    for (Index i = 0; i < count; ++i) {
-      RowMap row = line(scores_, i);
-      row = ((row - largest) * task_.shape.scale).exp();
-      total_ += row;
-    }
-  }
-
-  void add_values(Index key, Index count) {
-    const Index head_dim = task_.shape.head_dim;
-    load_values(key, count);
-    if constexpr (Products::depth == 2) pair_weights(count);
-    const Lines weights = Products::depth == 2 ? weights_ : scores_;
-    const Stored* const values = values_;
-    Vector correction[tile_columns];
-    std::memcpy(correction, correction_.data(), sizeof(correction));
-    for_tiles<height>(0, head_dim, [&]<int tile_height>(Index first, std::integral_constant<int, tile_height>) {
-      Vector sum[tile_height][tile_columns];
-      for (int i = 0; i < tile_height; ++i) {
-        for (int c = 0; c < tile_columns; ++c) sum[i][c] = outputs_[first + i][c] * correction[c];
-      }
-      const Stored* const column = values + first * Products::depth;
-      const Index stride = head_dim * Products::depth;
-      add_products<Products>(
-          (count + Products::depth - 1) / Products::depth,
-          [column, stride](Index i, Index k) { return Products::load(column + k * stride + i * Products::depth); },
-          weights, sum);
-      for (int i = 0; i < tile_height; ++i) std::copy_n(sum[i], tile_columns, outputs_[first + i]);
-    });
-  }
-
-  /// Copies the block's values `[count x head_dim]`; in pairs, the same element of two tokens side by side.
-  void load_values(Index key, Index count) {
-    const Index head_dim = task_.shape.head_dim;
-    for (Index i = 0; i < count; i += Products::depth) {
-      const T* const even = task_.cache.values + task_.offset(kv_head_, key + i);
-      Stored* const to = values_ + i * head_dim;
-      if constexpr (Products::depth == 2) {
-        // The last token of an odd count is its own neighbour, with weight 0.
-        const T* const odd = i + 1 < count ? task_.cache.values + task_.offset(kv_head_, key + i + 1) : even;
-        for (Index k = 0; k < head_dim; ++k) {
-          const std::uint32_t pair = even[k].value | std::uint32_t{odd[k].value} << 16;
-          std::memcpy(static_cast<void*>(to + 2 * k), &pair, sizeof(pair));
-        }
-      } else {
-        widen(even, head_dim, to);
-      }
-    }
-  }
-
-  /// Rounds the weights to bfloat16, those of two neighbouring keys side by side.
-  void pair_weights(Index count) {
-    if (count % 2 == 1) line(scores_, count).setZero();
-    for (Index i = 0; i < count; i += 2) {
-      for (int c = 0; c < tile_columns; ++c) weights_[i / 2][c] = Products::pair(scores_[i][c], scores_[i + 1][c]);
-    }
-  }
-
-  void store() {
-    const Index head_dim = task_.shape.head_dim;
-    for (Index k = 0; k < head_dim; ++k) line(outputs_, k) /= total_;
-    for (Index lane = 0; lane < count_; ++lane) {
-      T* const to = task_.result(kv_head_, first_ + lane);
-      const float* const from = reinterpret_cast<const float*>(outputs_) + lane;
-      for (Index k = 0; k < head_dim; ++k) to[k] = round_to<T>(from[k * width]);
-    }
-  }
-
-  static RowMap line(Lines lines, Index i) { return RowMap(reinterpret_cast<float*>(lines[i])); }
-
-  const Task<T>& task_;
-  Index kv_head_;
-  Index first_;
-  Index count_;
-  Lines queries_;   // [head_dim] elements or pairs of them
-  Lines outputs_;   // [head_dim] not yet divided by total_
-  Lines scores_;    // [block_keys]
-  Lines weights_;   // [block_keys / 2] pairs
-  Stored* keys_;    // [block_keys x head_dim] where keys must be converted
-  Stored* values_;  // [block_keys x head_dim]
-  Eigen::Array<Position, width, 1> limits_;
-  Row maximum_, total_, correction_;
-};
-
-template <class T, int tile_columns>
-void run(lazyllm::cpu::Context& context, const Task<T>& task) {
-  const int threads = context.threads();
-  constexpr Index width = tile_columns * lanes;
-  const Index queries = task.query_count();
-  const Index blocks = (queries + width - 1) / width;
-  const Index scratch = Block<T, tile_columns>::scratch(task.shape.head_dim);
-  float* const memory = context.scratch(threads * scratch).data();
-  // Head by head, so that a thread's keys and values stay in its cache; long blocks first, so that the threads end
-  // together.
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-  for (Index i = 0; i < task.shape.kv_heads * blocks; ++i) {
-    Index thread = 0;
-#ifdef _OPENMP
-    thread = omp_get_thread_num();
-#endif
-    const Index first = (blocks - 1 - i % blocks) * width;
-    Block<T, tile_columns>(task, i / blocks, first, std::min(width, queries - first), memory + thread * scratch).run();
-  }
 }
 
 /// lane i of the result is the sum of the lanes of vectors[i].
@@ -419,7 +152,7 @@ class Chunks {
   static constexpr int height = sums / columns;  ///< queries that share one reading of keys and values
 
  public:
-  explicit Chunks(const Task<T>& task) : task_(task), chunks_((task.key_limits.back() - 1) / chunk_keys + 1) {}
+  explicit Chunks(const AttentionTask<T>& task) : task_(task), chunks_((task.key_limits.back() - 1) / chunk_keys + 1) {}
 
   void run(lazyllm::cpu::Context& context) {
     const int threads = context.threads();
@@ -545,13 +278,13 @@ class Chunks {
     round_to(outputs.data(), head_dim, task_.result(kv_head, query));
   }
 
-  const Task<T>& task_;
+  const AttentionTask<T>& task_;
   Index chunks_;
   float* memory_ = nullptr;
 };
 
 template <class T>
-void check(const Task<T>& task) {
+void check(const AttentionTask<T>& task) {
   const AttentionShape& shape = task.shape;
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
     fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
@@ -575,19 +308,15 @@ void check(const Task<T>& task) {
 
 template <class T>
 void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,
-               Positions key_limits, RowsView<const T> queries, RowsView<T> out) {
-  const Task<T> task{shape, queries, cache, keys, key_limits, out};
+               Positions key_limits, RowsView<const T> queries, RowsView<T> out, BlockProducts products) {
+  const AttentionTask<T> task{shape, queries, cache, keys, key_limits, out};
   check(task);
   const Index count = task.query_count();
   if (count == 0) return;
   if (count <= few_queries) {
     Chunks<T>(task).run(context);
-  } else if (count <= lanes) {
-    run<T, 1>(context, task);
-  } else if (count <= 2 * lanes) {
-    run<T, 2>(context, task);
   } else {
-    run<T, 4>(context, task);
+    attend_in_blocks(context, task, products);
   }
 }
 
@@ -613,7 +342,7 @@ void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index la
 
 #define LAZYLLM_INSTANTIATE(T)                                                                                      \
   template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, Positions, \
-                          RowsView<const T>, RowsView<T>);                                                          \
+                          RowsView<const T>, RowsView<T>, BlockProducts);                                           \
   template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(Eigen::bfloat16)

@@ -18,6 +18,12 @@ struct KeyValues {
   Index head_stride = 0;
 };
 
+/// What computes the two matrix products of attention in blocks.
+enum class BlockProducts {
+  automatic,  ///< oneDNN where the build has it and it is fast on this processor, else own
+  own         ///< in float
+};
+
 /// out = softmax(scale Q K^T, visible keys only) V of one sequence, with float sums, in blocks: no `[rows x keys]`
 /// matrix. `queries` and `out` are `[rows x heads * head_dim]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and
 /// V of no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size().
@@ -30,7 +36,8 @@ struct KeyValues {
 /// each other or a limit is out of range.
 template <class T>
 void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,
-               Positions key_limits, RowsView<const T> queries, RowsView<T> out);
+               Positions key_limits, RowsView<const T> queries, RowsView<T> out,
+               BlockProducts products = BlockProducts::automatic);
 
 /// The same of one layer for all sequences of `plan`: `queries` and `out` are `[plan.query_rows() x heads * head_dim]`.
 template <class T>
@@ -39,7 +46,7 @@ void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index la
 
 #define LAZYLLM_DECLARE(T)                                                                                      \
   extern template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, \
-                                 Positions, RowsView<const T>, RowsView<T>);                                    \
+                                 Positions, RowsView<const T>, RowsView<T>, BlockProducts);                     \
   extern template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
 LAZYLLM_DECLARE(float)
 LAZYLLM_DECLARE(Eigen::bfloat16)

@@ -22,10 +22,10 @@ struct Sample {
     return {cached_keys.values.data(), cached_values.values.data(), cached_keys.width, shape.head_dim};
   }
 
-  Matrix<T> run(int threads) const {
+  Matrix<T> run(int threads, BlockProducts products = BlockProducts::automatic) const {
     lazyllm::cpu::Context context(threads);
     Matrix<T> out(queries.rows, queries.width, static_cast<T>(NAN));
-    attention(context, shape, cache(), keys, key_limits, queries.view(), out.view());
+    attention(context, shape, cache(), keys, key_limits, queries.view(), out.view(), products);
     return out;
   }
 };
@@ -107,10 +107,14 @@ void check_sample(const Sample<T>& sample, double allowed = tolerance<T>) {
   CAPTURE(sample.shape.head_dim);
   CAPTURE(sample.queries.rows);
   CAPTURE(sample.keys.size());
-  const auto out = sample.run(2);
-  check_close(out, reference(sample), allowed);
-  CHECK(sample.run(1).same_bits(out));
-  CHECK(sample.run(5).same_bits(out));
+  const auto expected = reference(sample);
+  for (const BlockProducts products : {BlockProducts::automatic, BlockProducts::own}) {
+    CAPTURE(static_cast<int>(products));
+    const auto out = sample.run(2, products);
+    check_close(out, expected, allowed);
+    CHECK(sample.run(1, products).same_bits(out));
+    CHECK(sample.run(5, products).same_bits(out));
+  }
 }
 
 TEST_CASE_TEMPLATE("causal rows", T, float, Eigen::bfloat16) {
@@ -167,8 +171,11 @@ TEST_CASE_TEMPLATE("a few rows over many chunks of keys", T, float, Eigen::bfloa
 
 /// Runs `row` of `all` again, `copies` times and without the other rows, and expects the same bits.
 template <class T>
-void check_row(const Sample<T>& all, const Matrix<T>& out, Index row, Index copies) {
+void check_row(const Sample<T>& all, const Matrix<T>& out, Index row, Index copies,
+               BlockProducts products = BlockProducts::automatic) {
   CAPTURE(row);
+  CAPTURE(copies);
+  CAPTURE(static_cast<int>(products));
   auto alone = all;
   const Position limit = all.key_limits[static_cast<std::size_t>(row)];
   alone.key_limits.assign(static_cast<std::size_t>(copies), limit);
@@ -180,7 +187,7 @@ void check_row(const Sample<T>& all, const Matrix<T>& out, Index row, Index copi
   for (Index token = limit; token < all.cached_values.rows; ++token) {
     for (Index i = 0; i < all.cached_values.width; ++i) alone.cached_values(token, i) = static_cast<T>(1e30f);
   }
-  const auto out_alone = alone.run(1);
+  const auto out_alone = alone.run(1, products);
   for (Index copy = 0; copy < copies; ++copy) {
     CHECK(std::memcmp(out_alone.view().row(copy), out.view().row(row),
                       static_cast<std::size_t>(out.width) * sizeof(T)) == 0);
@@ -197,6 +204,29 @@ TEST_CASE_TEMPLATE("a row depends on its own keys only, bit for bit", T, float, 
     const auto out_few = few.run(2);
     check_row(few, out_few, 0, 1);
     check_row(few, out_few, 1, 2);
+  }
+}
+
+TEST_CASE_TEMPLATE("a row has the same bits wherever it stands in its blocks", T, float, Eigen::bfloat16) {
+  // Several blocks of keys and of queries, whose last ones are of all sizes.
+  for (const Index head_dim : {64, 80}) {
+    const auto all = sample<T>({2, 1, head_dim}, 700, first_positions(700), first_positions(700, 1));
+    for (const BlockProducts products : {BlockProducts::automatic, BlockProducts::own}) {
+      const auto out = all.run(2, products);
+      for (const Position row : {0, 31, 63, 64, 200, 255, 256, 350, 511, 512, 699}) {
+        for (const Index copies : {5, 17, 50, 100, 300}) check_row(all, out, row, copies, products);
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("many blocks of listed keys", T, float, Eigen::bfloat16) {
+  const auto keys = ragged_positions(1400, 60);
+  const auto count = static_cast<Position>(keys.size());
+  REQUIRE(count > 3 * 256);
+  for (const Index group : {1, 3, 8}) {
+    check_sample(sample<T>({group, 1, 64}, 1400, keys, first_positions(count, 1)));
+    check_sample(sample<T>({group, 1, 128}, 1400, keys, first_positions(200, count - 199)));
   }
 }
 

@@ -1,0 +1,128 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/examples/llama/model/gemm_rate.hpp"
+#include "bench/examples/llama/model/shapes.hpp"
+#include "examples/llama/files/output_file.hpp"
+#include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/block_kernels.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
+#include "examples/llama/program/interleaved.hpp"
+#include "examples/llama/program/timing.hpp"
+
+namespace {
+
+using namespace llama;
+
+struct Options {
+  std::vector<Index> keys{1000, 2000, 4000, 16000};
+  std::vector<Index> head_dims{64, 128};
+  std::vector<Index> groups{1, 3, 8};
+  Index heads = 24;
+  Index kept = 100;
+  std::string dtype = "bf16";
+  bool own = false;
+  int threads = 2;
+  Index repeats = 5;
+  std::string json;
+};
+
+template <class T>
+std::vector<T> random_values(Index count) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> values(-1, 1);
+  std::vector<T> made;
+  std::generate_n(std::back_inserter(made), count, [&] { return static_cast<T>(values(random)); });
+  return made;
+}
+
+/// Causal attention of `keys` rows, whose tokens are the given percentage of a longer text's.
+template <class T>
+nlohmann::ordered_json measure(const Options& options, Index keys, Index head_dim, Index group) {
+  const Index kv_heads = options.heads / group;
+  const Index query_width = options.heads * head_dim, width = kv_heads * head_dim;
+  const Index tokens = keys * 100 / options.kept;
+  const auto queries = random_values<T>(keys * query_width);
+  const auto cached_keys = random_values<T>(tokens * width), cached_values = random_values<T>(tokens * width);
+  std::vector<T> out(queries.size());
+  std::vector<Position> all(static_cast<std::size_t>(tokens)), positions, limits(static_cast<std::size_t>(keys));
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::sample(all, std::back_inserter(positions), keys, std::mt19937(2));
+  std::iota(limits.begin(), limits.end(), 1);
+  lazyllm::cpu::Context context(options.threads);
+  const auto run = [&] {
+    const Clock::time_point start = Clock::now();
+    attention<T>(context, {options.heads, kv_heads, head_dim, 0.125f},
+                 {cached_keys.data(), cached_values.data(), width, head_dim}, positions, limits,
+                 {queries.data(), keys, query_width}, {out.data(), keys, query_width},
+                 options.own ? BlockProducts::own : BlockProducts::automatic);
+    const double operations = 4 * std::accumulate(limits.begin(), limits.end(), 0.0) * static_cast<double>(query_width);
+    return operations / milliseconds_since(start) * 1e-6;
+  };
+  const ModelConfig config = shape_named("134m");
+  const auto product = [&] { return gemm_rate(config, 1024, options.dtype == "bf16", options.threads) * 1e-9; };
+  run();  // warm-up
+  const auto [rates, product_rates] = interleaved(options.repeats, run, product);
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < rates.size(); ++i) shares.push_back(100 * rates[i] / product_rates[i]);
+  return {{"isa", block_kernels().isa},
+          {"dtype", options.dtype},
+          {"threads", options.threads},
+          {"repeats", options.repeats},
+          {"products", options.own ? "own" : "library"},
+          {"head_dim", head_dim},
+          {"group", group},
+          {"heads", options.heads},
+          {"keys", keys},
+          {"kept_percent", options.kept},
+          {"attention_gflops", median(rates)},
+          {"product_gflops", median(product_rates)},
+          {"share_percent", median(shares)}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times the CPU's causal attention beside the GEMM library's products, in turn.", "attention_bench");
+  constexpr Index most = Index{1} << 20;
+  add_numbers(app, "--keys", options.keys, "rows and keys, one case after the other", {1, most});
+  add_numbers(app, "--head-dim", options.head_dims, "elements of a head", {2, 4096});
+  add_numbers(app, "--group", options.groups, "query heads of each key/value head", {1, 1024});
+  add_number(app, "--heads", options.heads, "query heads, a multiple of the groups", {1, 1024});
+  add_number(app, "--kept", options.kept, "percent of the tokens that are keys, the others lie between", {1, 100});
+  app.add_option("--dtype", options.dtype, "type of queries, K/V and products")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  app.add_flag("--own", options.own, "multiply without the library");
+  add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
+  add_number(app, "--repeats", options.repeats, "runs of each; figures are medians", {1, most});
+  add_path(app, "--json", options.json, "write the figures to this file instead of the standard output");
+  return run_program(app, argc, argv, [&] {
+    std::optional<OutputFile> file;
+    if (!options.json.empty()) file.emplace(options.json);
+    nlohmann::ordered_json report = nlohmann::ordered_json::array();
+    for (const Index head_dim : options.head_dims) {
+      for (const Index group : options.groups) {
+        if (options.heads % group != 0) fail("--group ", group, " must divide --heads ", options.heads);
+        for (const Index keys : options.keys) {
+          report.push_back(options.dtype == "f32" ? measure<float>(options, keys, head_dim, group)
+                                                  : measure<Eigen::bfloat16>(options, keys, head_dim, group));
+        }
+      }
+    }
+    if (file) {
+      file->commit(report.dump(2) + "\n");
+    } else {
+      print("{}\n", report.dump(2));
+    }
+  });
+}

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "examples/llama/base.hpp"
+
+/// \file
+/// What attention does between and beside its two matrix products, on blocks that lie in the cache. Compiled once for
+/// each instruction set; which one runs is chosen when the program runs.
+namespace llama {
+
+/// Rows and columns of blocks come in multiples of this; what is spare is 0.
+constexpr Index block_step = 16;
+
+/// The online softmax of a block of scores `[rows x keys]`. Each other pointer has one value for each row.
+struct ScoreBlock {
+  Index rows = 0;
+  Index keys = 0;  ///< a multiple of `block_step`
+  float* scores = nullptr;
+  const Index* visible = nullptr;  ///< how many keys of the block the row sees: the first ones
+  float scale = 1;                 ///< of scores, times log2(e); above 0
+  float* maximum = nullptr;        ///< largest scaled score so far, -infinity before the first
+  float* total = nullptr;          ///< sum of the weights so far, relative to the maximum
+  float* correction = nullptr;     ///< receives the factor of older sums, where the row sees a key
+};
+
+/// The kernels of one instruction set. A row's results depend on that row alone, bit for bit.
+struct BlockKernels {
+  /// Turns scores into weights, exactly 0 where a key is not visible, and updates maximum, total and correction.
+  void (*weigh)(const ScoreBlock& block);
+  /// The same, and rounds the weights to bfloat16 into `weights` `[rows x keys]`. Totals are of unrounded weights.
+  void (*weigh_rounded)(const ScoreBlock& block, std::uint16_t* weights);
+  /// sums = sums * correction + added, both `[rows x width]`, where the row sees a key.
+  void (*accumulate)(const ScoreBlock& block, Index width, const float* added, float* sums);
+  /// c = a b: `[rows x depth]` times `[depth x columns]`, whose rows lie `b_stride` apart. Rows and columns are
+  /// multiples of `block_step`.
+  void (*multiply)(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c);
+  const char* isa;
+};
+
+/// One for each instruction set that this processor has, the best first. Where the build has oneDNN, its variable
+/// ONEDNN_MAX_CPU_ISA leaves out the better ones here, too.
+std::span<const BlockKernels* const> usable_block_kernels();
+
+/// The best.
+inline const BlockKernels& block_kernels() { return *usable_block_kernels().front(); }
+
+}  // namespace llama

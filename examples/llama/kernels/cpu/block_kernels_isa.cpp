@@ -1,0 +1,222 @@
+// Compiled once for each instruction set; LAZYLLM_ISA is its name. Everything here is this file's own, and it calls no
+// function of a header: of inline functions the linker keeps one copy, perhaps one that the processor cannot run.
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#include <utility>
+
+#include "examples/llama/kernels/cpu/block_kernels.hpp"
+
+namespace llama {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int lanes = 16;
+constexpr int tile_vectors = 4;
+#elif defined(__AVX2__)
+constexpr int lanes = 8;
+constexpr int tile_vectors = 2;
+#else
+constexpr int lanes = 4;
+constexpr int tile_vectors = 2;
+#endif
+constexpr int tile_rows = 4;
+static_assert(block_step % lanes == 0 && block_step % tile_rows == 0);
+
+using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
+using Words [[gnu::vector_size(lanes * sizeof(unsigned))]] = unsigned;
+
+inline Vector load(const float* from) {
+  Vector value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+inline void store(float* to, Vector value) { __builtin_memcpy(to, &value, sizeof(value)); }
+
+inline Vector all(float value) { return value - Vector{}; }
+
+/// a * b + c, fused in every loop or in none: a row's bits must not depend on the loop that it is in.
+inline Vector fused(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+/// The larger one; b where a or b is NaN, as the processors' instructions have it.
+inline Vector larger(Vector a, Vector b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+/// 2^x for x <= 0, within 3e-6 of it, or 2e-7 where it is `exact`; 0 from -127 down at the latest. NaN stays NaN.
+template <bool exact>
+Vector exp2(Vector x) {
+  constexpr float five[] = {0.00132669704f, 0.00967545975f, 0.0555074262f, 0.240221218f, 0.693146949f, 1.0f};
+  constexpr float four[] = {0.00956051021f, 0.0559170392f, 0.240249811f, 0.693121968f, 0.999999191f};
+  x = larger(all(-127), x);
+#if defined(__AVX512F__)
+  const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  const Vector magic = all(12582912);  // 1.5 * 2^23: a sum with it has no places behind the point
+  const Vector shifted = x + magic;
+  const Vector whole = shifted - magic;
+#endif
+  const Vector rest = x - whole;
+  Vector power = all(exact ? five[0] : four[0]);
+  for (int i = 1; i < (exact ? 6 : 5); ++i) power = fused(power, rest, all(exact ? five[i] : four[i]));
+#if defined(__AVX512F__)
+  return _mm512_mask_scalef_ps(Vector{}, _mm512_cmp_ps_mask(whole, all(-127), _CMP_NEQ_UQ), power, whole);
+#else
+  return power * (Vector)(((Words)shifted << 23) + (127u << 23));
+#endif
+}
+
+template <int distance, int... lane>
+Vector exchanged(Vector value, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(value, value, (lane ^ distance)...);
+}
+
+template <int distance, class Join>
+float joined(Vector value, const Join& join) {
+  if constexpr (distance == 0) {
+    return value[0];
+  } else {
+    value = join(value, exchanged<distance>(value, std::make_integer_sequence<int, lanes>()));
+    return joined<distance / 2>(value, join);
+  }
+}
+
+inline float largest_of(Vector value) {
+  return joined<lanes / 2>(value, [](Vector a, Vector b) { return larger(a, b); });
+}
+inline float sum_of(Vector value) {
+  return joined<lanes / 2>(value, [](Vector a, Vector b) { return a + b; });
+}
+
+/// `value` in the first `count` lanes, `other` in the rest.
+inline Vector first_lanes(Vector value, Index count, float other) {
+  Words lane;
+  for (unsigned i = 0; i < lanes; ++i) lane[i] = i;
+  return lane < static_cast<unsigned>(count) - Words{} ? value : all(other);
+}
+
+inline void store_rounded(std::uint16_t* to, Vector value) {
+#ifdef __AVX512BF16__
+  const __m256bh rounded = _mm512_cvtneps_pbh(value);
+  __builtin_memcpy(to, &rounded, sizeof(rounded));
+#else
+  using Halves [[gnu::vector_size(lanes * sizeof(std::uint16_t))]] = std::uint16_t;
+  const Words bits = (Words)value;
+  const Halves rounded = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, Halves);
+  __builtin_memcpy(to, &rounded, sizeof(rounded));
+#endif
+}
+
+/// `put(k, weights)` receives the weights of `lanes` keys from key k of the row on.
+template <bool exact, class Put>
+void weigh_row(const ScoreBlock& block, Index row, const Put& put) {
+  const float* const scores = block.scores + row * block.keys;
+  const Index visible = block.visible[row];
+  const Index whole = visible / lanes * lanes;
+  const Index rest = visible - whole;
+  if (visible > 0) {
+    Vector largest = all(-__builtin_inff());
+    for (Index k = 0; k < whole; k += lanes) largest = larger(load(scores + k), largest);
+    if (rest > 0) largest = larger(first_lanes(load(scores + whole), rest, -__builtin_inff()), largest);
+    const float before = block.maximum[row];
+    const float scaled = largest_of(largest) * block.scale;
+    const float maximum = scaled > before ? scaled : before;
+    block.maximum[row] = maximum;
+    const float correction = exp2<exact>(all(before - maximum))[0];
+    block.correction[row] = correction;
+
+    Vector total = {};
+    const Vector scale = all(block.scale), offset = all(-maximum);
+    for (Index k = 0; k < whole; k += lanes) {
+      const Vector weights = exp2<exact>(fused(load(scores + k), scale, offset));
+      total += weights;
+      put(k, weights);
+    }
+    if (rest > 0) {
+      const Vector weights = first_lanes(exp2<exact>(fused(load(scores + whole), scale, offset)), rest, 0);
+      total += weights;
+      put(whole, weights);
+    }
+    block.total[row] = block.total[row] * correction + sum_of(total);
+  }
+  for (Index k = whole + (rest > 0 ? lanes : 0); k < block.keys; k += lanes) put(k, Vector{});
+}
+
+void weigh(const ScoreBlock& block) {
+  for (Index row = 0; row < block.rows; ++row) {
+    float* const weights = block.scores + row * block.keys;
+    weigh_row<true>(block, row, [weights](Index k, Vector value) { store(weights + k, value); });
+  }
+}
+
+void weigh_rounded(const ScoreBlock& block, std::uint16_t* weights) {
+  for (Index row = 0; row < block.rows; ++row, weights += block.keys) {
+    weigh_row<false>(block, row, [weights](Index k, Vector value) { store_rounded(weights + k, value); });
+  }
+}
+
+void accumulate(const ScoreBlock& block, Index width, const float* added, float* sums) {
+  for (Index row = 0; row < block.rows; ++row) {
+    if (block.visible[row] == 0) continue;
+    const Vector correction = all(block.correction[row]);
+    for (Index i = row * width; i < (row + 1) * width; i += lanes) {
+      store(sums + i, fused(load(sums + i), correction, load(added + i)));
+    }
+  }
+}
+
+template <int vectors>
+void multiply_tile(Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c) {
+  Vector sum[tile_rows][vectors] = {};
+  for (Index k = 0; k < depth; ++k) {
+    for (int i = 0; i < tile_rows; ++i) {
+      const Vector element = all(a[i * depth + k]);
+      for (int v = 0; v < vectors; ++v) sum[i][v] = fused(element, load(b + k * b_stride + v * lanes), sum[i][v]);
+    }
+  }
+  for (int i = 0; i < tile_rows; ++i) {
+    for (int v = 0; v < vectors; ++v) store(c + i * columns + v * lanes, sum[i][v]);
+  }
+}
+
+void multiply(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c) {
+  Index column = 0;
+  for (; columns - column >= tile_vectors * lanes; column += tile_vectors * lanes) {
+    for (Index row = 0; row < rows; row += tile_rows) {
+      multiply_tile<tile_vectors>(depth, columns, a + row * depth, b + column, b_stride, c + row * columns + column);
+    }
+  }
+  for (; column < columns; column += lanes) {
+    for (Index row = 0; row < rows; row += tile_rows) {
+      multiply_tile<1>(depth, columns, a + row * depth, b + column, b_stride, c + row * columns + column);
+    }
+  }
+}
+
+}  // namespace
+
+#define LAZYLLM_STRING(text) #text
+#define LAZYLLM_NAME(name) LAZYLLM_STRING(name)
+namespace isa {
+extern const BlockKernels LAZYLLM_ISA;
+const BlockKernels LAZYLLM_ISA = {weigh, weigh_rounded, accumulate, multiply, LAZYLLM_NAME(LAZYLLM_ISA)};
+}  // namespace isa
+
+}  // namespace llama

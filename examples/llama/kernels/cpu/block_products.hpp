@@ -1,0 +1,48 @@
+#pragma once
+
+#include <Eigen/Core>
+
+#include "examples/llama/base.hpp"
+#include "examples/llama/kernels/cpu/block_kernels.hpp"
+
+/// \file
+/// The two matrix products of attention in blocks: queries `[rows x width]` with keys to scores `[rows x keys]`,
+/// weights with values `[keys x width]` to sums `[rows x width]`. Rows, keys and width are multiples of `block_step`. A
+/// row's results depend neither on the other rows nor on their number, bit for bit, and keys of weight 0 change
+/// nothing.
+namespace llama {
+
+constexpr Index most_block_keys = 256;
+
+#ifdef LAZYLLM_HAS_ONEDNN
+/// By oneDNN, with one thread: called where `omp_get_max_threads()` is 1. `S` is `float` or `Eigen::bfloat16`.
+template <class S>
+struct OneDnnProducts {
+  using Element = S;
+  static constexpr bool keys_across = false;  ///< keys are rows, `[keys x width]`
+
+  /// Whether the processor has instructions for products of this type, and oneDNN's kernels for them keep a row's bits.
+  static bool supported();
+
+  static void score(Index rows, Index keys, Index width, const S* queries, const S* key_rows, float* scores);
+  static void mix(Index rows, Index keys, Index width, const S* weights, const S* values, float* sums);
+};
+extern template struct OneDnnProducts<float>;
+extern template struct OneDnnProducts<Eigen::bfloat16>;
+#endif
+
+/// By the kernels of this processor's instruction set.
+struct OwnProducts {
+  using Element = float;
+  static constexpr bool keys_across = true;  ///< keys are columns, `[width x most_block_keys]`
+
+  static void score(Index rows, Index keys, Index width, const float* queries, const float* key_columns,
+                    float* scores) {
+    block_kernels().multiply(rows, width, keys, queries, key_columns, most_block_keys, scores);
+  }
+  static void mix(Index rows, Index keys, Index width, const float* weights, const float* values, float* sums) {
+    block_kernels().multiply(rows, keys, width, weights, values, width, sums);
+  }
+};
+
+}  // namespace llama

@@ -1,0 +1,137 @@
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "examples/llama/kernels/cpu/block_kernels.hpp"
+#include "examples/llama/kernels/cpu/rounding.hpp"
+#include "support.hpp"
+
+namespace llama::test {
+namespace {
+
+constexpr Index rows = 16;
+constexpr Index keys = 48;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// A block of scores in the middle of a row's keys: every number of visible keys, some rows with sums from before.
+struct Sample {
+  Matrix<float> scores = random_matrix<float>(rows, keys, 1, 40);
+  std::array<Index, rows> visible{0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 47, 48};
+  std::array<float, rows> maximum, total, correction;
+
+  Sample() {
+    for (std::size_t row = 0; row < maximum.size(); ++row) {
+      const bool first = row % 3 == 0;
+      maximum[row] = first ? -infinity : static_cast<float>(row) - 8;
+      total[row] = first ? 0.0f : 2.5f;
+      correction[row] = 7;
+    }
+    scores(5, 4) = -infinity;
+    scores(9, 3) = -1e30f;
+  }
+
+  ScoreBlock block() {
+    return {.rows = rows,
+            .keys = keys,
+            .scores = scores.values.data(),
+            .visible = visible.data(),
+            .scale = 0.3f,
+            .maximum = maximum.data(),
+            .total = total.data(),
+            .correction = correction.data()};
+  }
+};
+
+TEST_CASE("weights of a block, the obvious way, by each instruction set") {
+  const Sample before;
+  for (const BlockKernels* const kernels : usable_block_kernels()) {
+    CAPTURE(kernels->isa);
+    Sample exact, rounded;
+    Matrix<Eigen::bfloat16> weights(rows, keys, Eigen::bfloat16(NAN));
+    kernels->weigh(exact.block());
+    kernels->weigh_rounded(rounded.block(), reinterpret_cast<std::uint16_t*>(weights.values.data()));
+    for (Index row = 0; row < rows; ++row) {
+      CAPTURE(row);
+      const auto at = static_cast<std::size_t>(row);
+      const Index visible = before.visible[at];
+      double largest = before.maximum[at];
+      for (Index k = 0; k < visible; ++k) largest = std::max(largest, 0.3 * static_cast<double>(before.scores(row, k)));
+      double total = visible == 0 ? before.total[at] : before.total[at] * std::exp2(before.maximum[at] - largest);
+      for (Index k = 0; k < keys; ++k) {
+        const double weight = k < visible ? std::exp2(0.3 * static_cast<double>(before.scores(row, k)) - largest) : 0;
+        total += weight;
+        CHECK(exact.scores(row, k) == doctest::Approx(weight).epsilon(1e-5));
+        CHECK(widen(weights(row, k)) == doctest::Approx(weight).epsilon(0.004));
+        if (k >= visible || before.scores(row, k) < -1e3f) {
+          CHECK(exact.scores(row, k) == 0);
+          CHECK(widen(weights(row, k)) == 0);
+        }
+      }
+      for (const Sample* const after : {&exact, &rounded}) {
+        CHECK(after->total[at] == doctest::Approx(total).epsilon(1e-5));
+        if (visible == 0) {
+          CHECK(after->maximum[at] == before.maximum[at]);
+          CHECK(after->correction[at] == 7);
+        } else {
+          CHECK(after->maximum[at] == doctest::Approx(largest).epsilon(1e-6));
+          CHECK(after->correction[at] == doctest::Approx(std::exp2(before.maximum[at] - largest)).epsilon(1e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a score that is not a number shows, by each instruction set") {
+  for (const BlockKernels* const kernels : usable_block_kernels()) {
+    CAPTURE(kernels->isa);
+    Sample sample;
+    sample.scores(15, 20) = NAN;
+    kernels->weigh(sample.block());
+    CHECK(std::isnan(sample.total[15]));
+    CHECK(!std::isnan(sample.total[14]));
+  }
+}
+
+TEST_CASE("sums of a block are corrected and added, by each instruction set") {
+  constexpr Index width = 32;
+  const auto added = random_matrix<float>(rows, width, 2, 1), start = random_matrix<float>(rows, width, 3, 1);
+  for (const BlockKernels* const kernels : usable_block_kernels()) {
+    CAPTURE(kernels->isa);
+    Sample sample;
+    kernels->weigh(sample.block());
+    auto sums = start;
+    kernels->accumulate(sample.block(), width, added.values.data(), sums.values.data());
+    for (Index row = 0; row < rows; ++row) {
+      for (Index i = 0; i < width; ++i) {
+        const auto at = static_cast<std::size_t>(row);
+        const float expected =
+            sample.visible[at] == 0 ? start(row, i) : start(row, i) * sample.correction[at] + added(row, i);
+        CHECK(sums(row, i) == doctest::Approx(expected).epsilon(1e-5));
+      }
+    }
+  }
+}
+
+TEST_CASE("products of blocks, the obvious way, by each instruction set") {
+  for (const Index columns : {16, 48, 64, 80}) {
+    constexpr Index depth = 33, stride = 100;
+    const auto a = random_matrix<float>(rows, depth, 4, 1), b = random_matrix<float>(depth, stride, 5, 1);
+    for (const BlockKernels* const kernels : usable_block_kernels()) {
+      CAPTURE(kernels->isa);
+      Matrix<float> c(rows, columns, NAN);
+      kernels->multiply(rows, depth, columns, a.values.data(), b.values.data(), stride, c.values.data());
+      for (Index row = 0; row < rows; ++row) {
+        for (Index column = 0; column < columns; ++column) {
+          double expected = 0;
+          for (Index k = 0; k < depth; ++k) {
+            expected += static_cast<double>(a(row, k)) * static_cast<double>(b(k, column));
+          }
+          CHECK(c(row, column) == doctest::Approx(expected).epsilon(1e-4));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llama::test
