@@ -64,3 +64,15 @@ function(lazyllm_cuda_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
 endfunction()
+
+# lazyllm_mpi_test(NAME RANKS command…): a command that runs as so many processes of MPI. Root may run it, as in CI.
+function(lazyllm_mpi_test name ranks)
+  if(NOT MPI_CXX_FOUND)
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: all of ${name}: no MPI")
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${ARGN})
+  set_tests_properties(${name} PROPERTIES PROCESSORS 2 TIMEOUT 300 ENVIRONMENT
+    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;OMP_WAIT_POLICY=passive")
+endfunction()
