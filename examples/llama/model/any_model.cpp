@@ -11,8 +11,9 @@ namespace llama {
 
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement) {
-  const auto& [device, dtype, threads] = placement;
+  const auto& [device, dtype, threads, group] = placement;
   if (device == "cuda") {
+    if (group) fail("--device cuda: ranks run on the CPU only");
 #ifdef LAZYLLM_HAS_CUDA
     return open_cuda_model(config, weights, dtype);
 #else
@@ -20,8 +21,9 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
 #endif
   }
   if (device != "cpu") fail("--device ", device, " is not one of cpu and cuda");
-  if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, threads);
-  if (dtype == "bf16") return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, threads);
+  if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, threads, group);
+  if (dtype == "bf16")
+    return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, threads, group);
   fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
 }
 
