@@ -28,7 +28,7 @@ struct Case {
 /// Two prompts, in one step and in chunks, then decode steps: what is active in every layer.
 std::vector<Active> run_case(SplitEngine& engine, const Case& wanted) {
   AnyPolicy policy = parse_policy(wanted.policy, SplitEngine::layers);
-  if (wanted.max_revived != Selection::unlimited) policy = ReviveAtMost(policy, wanted.max_revived);
+  if (wanted.max_revived != Selection::unlimited) policy = ReviveAtMost<AnyPolicy>{policy, wanted.max_revived};
   const auto pruner = engine.pruner(policy, parse_score(wanted.score));
   auto first = SplitEngine::sequence();
   auto second = SplitEngine::sequence();
