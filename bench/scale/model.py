@@ -216,38 +216,42 @@ def stops_paying(model, devices, speedup):
     return None
 
 
+def plot(model, tokens, points, x0, y0, width=300, height=230):
+    """TTFT over devices, both logarithmic."""
+    known = [p for p in points if p[1]]
+    low = math.floor(math.log10(min(p[2] for p in known)))
+    high = math.ceil(math.log10(max(p[1] for p in known)))
+
+    def place(devices, seconds):
+        return (x0 + 8 + math.log2(devices) / 6 * (width - 60),
+                y0 + 20 + (height - 46) * (high - math.log10(seconds)) / (high - low))
+
+    out = [f'<text x="{x0}" y="{y0 + 8}">{model.name}, {tokens // 1024}k tokens</text>']
+    for power in range(low, high + 1):
+        y = place(1, 10.0**power)[1]
+        label = f"{10**power} s" if power >= 0 else f"{round(1000 * 10.0**power)} ms"
+        out.append(f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + width - 40}" y2="{y:.1f}" stroke="#ddd"/>'
+                   f'<text x="{x0 - 4}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{label}</text>')
+    for devices in DEVICES:
+        x = place(devices, 10.0**low)[0]
+        out.append(f'<text x="{x:.1f}" y="{y0 + height - 10}" text-anchor="middle" fill="#555">{devices}</text>')
+    for column, color in ((1, "#777"), (2, "#1f5fbf")):
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(p[0], p[column]) for p in known))
+        out.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+    for devices, dense, lazy in known:
+        x, y = place(devices, lazy)
+        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f5fbf"/>'
+                   f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle" font-size="10" fill="#1f5fbf">{dense / lazy:.2f}x</text>')
+    return out
+
+
 def svg():
-    """Two rows of three plots, TTFT over devices, both logarithmic."""
-    width, height, left, top = 300, 230, 56, 46
+    """Two rows of three plots."""
     out = ['<svg xmlns="http://www.w3.org/2000/svg" width="980" height="570" font-family="sans-serif" font-size="12">',
            '<rect width="980" height="570" fill="white"/>',
-           '<text x="56" y="20" font-size="14">TTFT by a model, not measured: dense (grey), pruned with auto:2.34x (blue), and the speedup</text>']
+           '<text x="56" y="20" font-size="14">TTFT by a model, not measured: dense (grey), pruned with auto:2.34x (blue), and the speedup; below, the number of devices</text>']
     for number, (model, tokens, points) in enumerate(curves()):
-        x0, y0 = left + number % 3 * (width + 12), top + number // 3 * (height + 30)
-        known = [p for p in points if p[1]]
-        low = math.floor(math.log10(min(p[2] for p in known)))
-        high = math.ceil(math.log10(max(p[1] for p in known)))
-        inner = height - 46
-
-        def place(devices, seconds):
-            return (x0 + 8 + math.log2(devices) / 6 * (width - 60), y0 + 20 + inner * (high - math.log10(seconds)) / (high - low))
-
-        out.append(f'<text x="{x0}" y="{y0 + 8}">{model.name}, {tokens // 1024}k tokens</text>')
-        for power in range(low, high + 1):
-            y = place(1, 10.0**power)[1]
-            label = f"{10**power} s" if power >= 0 else f"{round(1000 * 10.0**power)} ms"
-            out.append(f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + width - 40}" y2="{y:.1f}" stroke="#ddd"/>'
-                       f'<text x="{x0 - 4}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{label}</text>')
-        for devices in DEVICES:
-            x = place(devices, 10.0**low)[0]
-            out.append(f'<text x="{x:.1f}" y="{y0 + height - 10}" text-anchor="middle" fill="#555">{devices}</text>')
-        for column, color in ((1, "#777"), (2, "#1f5fbf")):
-            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(p[0], p[column]) for p in known))
-            out.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
-        for devices, dense, lazy in known:
-            x, y = place(devices, lazy)
-            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f5fbf"/>'
-                       f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle" font-size="10" fill="#1f5fbf">{dense / lazy:.2f}x</text>')
+        out += plot(model, tokens, points, 56 + number % 3 * 312, 46 + number // 3 * 260)
     out.append("</svg>")
     return "\n".join(out) + "\n"
 

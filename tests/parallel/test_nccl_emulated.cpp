@@ -104,7 +104,8 @@ TEST_CASE("NCCL: an error, or no answer, ends the wait and the communicator") {
   CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), "lazyllm: ncclAllReduce: a peer is gone", rank_error);
   CHECK(played.aborted == 1);
   played = {.silent = true};
-  CHECK_THROWS_WITH_AS(run(std::chrono::milliseconds(20)), "lazyllm: ncclAllReduce: no answer within 20 ms", rank_error);
+  CHECK_THROWS_WITH_AS(run(std::chrono::milliseconds(20)), "lazyllm: ncclAllReduce: no answer within 20 ms",
+                       rank_error);
   CHECK(played.aborted == 1);
   played = {.started = ncclRemoteError};
   CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), "lazyllm: ncclAllReduce: a peer is gone", rank_error);

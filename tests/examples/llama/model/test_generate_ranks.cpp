@@ -15,16 +15,7 @@ namespace {
 /// `mpirun` with `count` processes of `program`; `more` says what to start beside them.
 ProcessResult run_ranks(int count, const std::string& program, std::vector<std::string> arguments,
                         const std::vector<std::string>& more = {}) {
-  std::vector<std::string> all = {"OMPI_ALLOW_RUN_AS_ROOT=1",
-                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                  "OMPI_MCA_mpi_yield_when_idle=1",
-                                  LAZYLLM_MPIEXEC,
-                                  "--oversubscribe",
-                                  "--bind-to",
-                                  "none",
-                                  "-n",
-                                  std::to_string(count),
-                                  program};
+  std::vector<std::string> all = {"--oversubscribe", "--bind-to", "none", "-n", std::to_string(count), program};
   arguments.insert(arguments.end(), {"--parallel", "mpi", "--threads", "1"});
   all.insert(all.end(), arguments.begin(), arguments.end());
   if (!more.empty()) {
@@ -32,7 +23,7 @@ ProcessResult run_ranks(int count, const std::string& program, std::vector<std::
     all.insert(all.end(), more.begin(), more.end());
     all.insert(all.end(), arguments.begin(), arguments.end());
   }
-  return run_process("env", all);
+  return run_process(LAZYLLM_MPIEXEC, all);
 }
 
 std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
