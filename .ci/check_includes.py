@@ -13,12 +13,13 @@ version.hpp engine
 backend
 backend/cpu backend/cuda
 aux_cache policy score
+parallel
 pruner
 layer
 core.hpp
 check
 check.hpp
-lazyllm.hpp cuda.cuh
+lazyllm.hpp cuda.cuh mpi.hpp nccl.hpp
 """
 MAX_LINES = {".hpp": 300, ".cuh": 400}
 

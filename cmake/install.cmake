@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/LazyLLM)
 install(DIRECTORY include/lazyllm DESTINATION include)
 # A file for each component, so that one can be used where the libraries of the others are missing.
-foreach(component IN ITEMS core cpu cuda)
+foreach(component IN ITEMS core cpu cuda mpi)
   install(TARGETS LazyLLM_${component} EXPORT LazyLLM_${component})
   install(EXPORT LazyLLM_${component} NAMESPACE LazyLLM:: FILE LazyLLM_${component}.cmake DESTINATION ${package_dir})
 endforeach()

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/evaluate/evaluator.hpp"
@@ -27,6 +28,7 @@
 #include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/processes.hpp"
 #include "examples/llama/program/progress.hpp"
 
 namespace {
@@ -36,6 +38,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   ModelOptions model;
+  std::string parallel;
   DataOptions data;
   bool chat = false;
   std::string method = "lazy";
@@ -45,9 +48,9 @@ struct Options {
   Index repeats = 3;
   std::string json, resume;
 
-  /// Where finished items are kept; empty: nowhere.
+  /// Where finished items are kept; empty: nowhere. Ranks must all run the same items, so they keep none.
   std::string partial() const {
-    if (!resume.empty() || json.empty()) return resume;
+    if (!resume.empty() || json.empty() || !parallel.empty()) return resume;
     return json + ".partial.jsonl";
   }
 
@@ -153,6 +156,9 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
 
 void evaluate(Options options) {
   options.check_outputs();
+  if (!options.parallel.empty() && !options.resume.empty()) fail("--resume does not go with --parallel");
+  const auto& group = options.model.placement.group;
+  const bool writes = !group || group->writes();
   options.method_options.method = parse_method(options.method);
   const Checkpoint checkpoint(options.model.path);
   const ModelConfig& config = checkpoint.config();
@@ -163,7 +169,7 @@ void evaluate(Options options) {
   const Index context = usable_context(config, options.context);
   const Json settings = ::settings(options, method, context);
   std::optional<OutputFile> output;
-  if (!options.json.empty()) output.emplace(options.json);
+  if (!options.json.empty() && writes) output.emplace(options.json);
 
   Data data = read_data(options.data);
   for (const BadLine& line : data.bad_lines) report_bad(line);
@@ -191,7 +197,7 @@ void evaluate(Options options) {
     }
     report["items"] = nlohmann::json(results);
     output->commit(json_text(report, 1) + "\n");
-    if (options.resume.empty()) std::filesystem::remove(options.partial());
+    if (log && options.resume.empty()) std::filesystem::remove(options.partial());
   }
   // After the files: whoever reads this may be gone.
   print_text(printable(table(summary), Controls::lines));
@@ -200,6 +206,7 @@ void evaluate(Options options) {
 
 void add_options(CLI::App& app, Options& options) {
   add_model_options(app, options.model);
+  add_parallel_option(app, options.parallel);
   add_path(app, "--data", options.data.data,
            "JSON lines of LongBench (input, context, answers, all_classes, dataset) or with a rendered prompt "
            "(prompt, answers); or a folder, of which all *.jsonl are read")
@@ -260,5 +267,10 @@ int main(int argc, char** argv) {
       "pruning (arXiv 2407.14057) or with one of the methods that it is compared with.",
       "lazyllm-evaluate");
   add_options(app, options);
-  return run_program(app, argc, argv, [&] { evaluate(options); });
+  return run_program(app, argc, argv, [&] {
+    run_parallel(options.parallel, [&](std::shared_ptr<RankGroup> group) {
+      options.model.placement.group = std::move(group);
+      evaluate(options);
+    });
+  });
 }

@@ -22,6 +22,8 @@
 #include "lazyllm/layer/step.hpp"
 #include "lazyllm/layer/step_output.hpp"
 #include "lazyllm/layer/step_stats.hpp"
+#include "lazyllm/parallel/ranks.hpp"
+#include "lazyllm/parallel/score_of_ranks.hpp"
 #include "lazyllm/policy/policies.hpp"
 #include "lazyllm/policy/schedule.hpp"
 #include "lazyllm/policy/selection.hpp"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -81,42 +82,38 @@ void verify(paged::Engine& engine, paged::Request& request, const std::vector<st
 }
 // [drafts-end]
 
-/// Adds up what the ranks give, as NCCL or MPI would do.
-class Ranks {
+/// A communicator of the engine's own: joins what the ranks give, which are threads here.
+class Communicator {
  public:
-  explicit Ranks(int count) : barrier_(count), count_(count) {}
+  explicit Communicator(int count) : barrier_(count), values_(count) {}
 
-  void all_reduce_mean(std::size_t rank, std::span<float> values) {
+  int size() const { return static_cast<int>(values_.size()); }
+
+  void all_reduce(Index rank, std::span<std::int64_t> values, bool sum) {
+    const auto add = [sum](std::int64_t a, std::int64_t b) { return sum ? a + b : std::max(a, b); };
     values_[rank] = values;
     barrier_.arrive_and_wait();
-    std::vector<float> mean(values.size());
-    for (const std::span<float> of_rank : values_) {
-      for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += of_rank[i] / static_cast<float>(count_);
-    }
+    std::vector<std::int64_t> joined(values_[0].begin(), values_[0].end());
+    for (std::size_t r = 1; r < values_.size(); ++r) std::ranges::transform(joined, values_[r], joined.begin(), add);
     barrier_.arrive_and_wait();
-    std::ranges::copy(mean, values.begin());
+    std::ranges::copy(joined, values.begin());
   }
 
  private:
   std::barrier<> barrier_;
-  int count_;
-  std::span<float> values_[2];
+  std::vector<std::span<std::int64_t>> values_;
 };
 
 // [ranks]
-/// Scores of tensor parallelism: each rank scores with its own heads. The mean over the ranks is that over all heads,
-/// and the same on all of them, so that all keep the same tokens.
-struct ScoreOfAllRanks {
-  Index last_queries = 1;
-  Ranks* ranks = nullptr;
-  std::size_t rank = 0;
+/// One rank of an engine that splits the heads and has a communicator of its own.
+struct Rank {
+  Rank(Communicator& communicator, Index rank)
+      : ranks(rank, communicator.size(), [&communicator, rank](std::span<std::int64_t> values, lazyllm::Join join) {
+          communicator.all_reduce(rank, values, join == lazyllm::Join::sum);
+        }) {}
 
-  template <class Context, class Block>
-  static void score(Context& context, Block& block, const lazyllm::LayerPlan& plan,
-                    std::span<const lazyllm::ScoreRequest<ScoreOfAllRanks>> requests) {
-    lazyllm::score_by_attention(context, block, plan, requests);
-    for (const auto& request : requests) request.score->ranks->all_reduce_mean(request.score->rank, request.scores);
-  }
+  lazyllm::Ranks ranks;  // as many heads here as on the others, or ranks.set_share(own heads / all heads)
+  lazyllm::TokenPruner<lazyllm::KeepRatio, lazyllm::ScoreOfRanks> pruner{half_twice, {{}, &ranks}};
 };
 // [ranks-end]
 
@@ -139,12 +136,10 @@ struct HeadsOfRank : token_by_token::AttentionBlock {
 };
 
 /// The depths of a prompt of one rank's sequence.
-template <class Score>
-std::vector<lazyllm::Depth> depths_of(const std::vector<std::int32_t>& prompt, Index first_head, Score score) {
+template <class Pruner>
+std::vector<lazyllm::Depth> depths_of(const std::vector<std::int32_t>& prompt, Index first_head, const Pruner& pruner) {
   using namespace token_by_token;
-  using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy, Score>;
   Transformer model(std::ssize(prompt));
-  const Pruner pruner(half_twice, score);
   lazyllm::cpu::Context context;
   lazyllm::cpu::Sequence<float> sequence(layer_count, dim);
   lazyllm::Step<decltype(sequence), Pruner> step;
@@ -201,12 +196,13 @@ TEST_CASE("drafted tokens are verified in one step") {
 
 TEST_CASE("ranks with a part of the heads each keep what one rank with all heads keeps") {
   const auto prompt = prompt_of(60);
-  const auto whole = depths_of(prompt, -1, lazyllm::AttentionScore{});
-  const auto part = depths_of(prompt, 0, lazyllm::AttentionScore{});
-  Ranks ranks(2);
+  const lazyllm::TokenPruner<lazyllm::KeepRatio> alone(half_twice);
+  const auto whole = depths_of(prompt, -1, alone);
+  const auto part = depths_of(prompt, 0, alone);
+  Communicator communicator(2);
   std::vector<lazyllm::Depth> first, second;
-  std::thread other([&] { second = depths_of(prompt, 2, ScoreOfAllRanks{.ranks = &ranks, .rank = 1}); });
-  first = depths_of(prompt, 0, ScoreOfAllRanks{.ranks = &ranks, .rank = 0});
+  std::thread other([&] { second = depths_of(prompt, 2, Rank(communicator, 1).pruner); });
+  first = depths_of(prompt, 0, Rank(communicator, 0).pruner);
   other.join();
   CHECK(first == whole);
   CHECK(second == whole);

@@ -23,13 +23,22 @@ struct Tensor {
   DType dtype = DType::f32;
   std::vector<Index> shape;
   const std::byte* data = nullptr;
+  Index row_stride = 0;  ///< elements from one row of a matrix to the next; 0: its width
 
   /// Product of `shape`.
   Index elements() const;
 };
 
-/// Converts the elements `first`, `first + 1`, ... of `tensor`, counted row-major, into all of `out`.
-/// Throws `std::invalid_argument` when the tensor has fewer.
+/// The rows [first, first + count) of `tensor`, or of a vector these elements. Throws `std::invalid_argument` where it
+/// has fewer.
+Tensor rows_of(const Tensor& tensor, Index first, Index count);
+
+/// The columns [first, first + count) of the matrix `tensor`: rows with gaps. Throws `std::invalid_argument` where it
+/// has fewer.
+Tensor columns_of(const Tensor& tensor, Index first, Index count);
+
+/// Converts the elements `first`, `first + 1`, ... of `tensor`, counted row-major, into all of `out`. Throws
+/// `std::invalid_argument` when the tensor has fewer, or has gaps between its rows and these are not of one row.
 void to_float(const Tensor& tensor, Index first, std::span<float> out);
 
 /// A tensor as a file describes it, of any element type; its shape fits its bytes.

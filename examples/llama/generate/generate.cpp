@@ -23,6 +23,7 @@
 #include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/processes.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/report/report.hpp"
 #include "examples/llama/tokenizer/chat_template.hpp"
@@ -35,6 +36,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   ModelOptions model;
+  std::string parallel;
   std::string prompt, prompt_file, token_ids;
   bool chat = false;
   PruningOptions pruning;
@@ -146,8 +148,9 @@ void generate(const Options& options) {
       {.trace = !options.trace.empty(), .logits = !options.logits.empty(), .active_layers = !options.report.empty()});
   const auto pruner = make_pruner(options.pruning, config.layers);
   Json report = settings(options, config.layers, prompt.size());
-  const auto open = [](const std::string& path) {
-    return path.empty() ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
+  const bool writes = !options.model.placement.group || options.model.placement.group->writes();
+  const auto open = [writes](const std::string& path) {
+    return path.empty() || !writes ? std::nullopt : std::optional<OutputFile>(std::in_place, path);
   };
   std::optional<OutputFile> json = open(options.json), trace = open(options.trace), logits = open(options.logits),
                             page = open(options.report);
@@ -196,6 +199,7 @@ int main(int argc, char** argv) {
   CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
                "lazyllm-generate");
   add_model_options(app, options.model);
+  add_parallel_option(app, options.parallel);
   auto* prompt = app.add_option_group("Prompt");
   prompt->add_option("--prompt", options.prompt, "the prompt itself");
   prompt->add_option("--prompt-file", options.prompt_file, "a file that holds the prompt")
@@ -233,5 +237,10 @@ int main(int argc, char** argv) {
            "write the logits to this file: little-endian f32, one row of vocabulary size per generated token; "
            "of the lazy run")
       ->type_name("FILE");
-  return run_program(app, argc, argv, [&] { generate(options); });
+  return run_program(app, argc, argv, [&] {
+    run_parallel(options.parallel, [&](std::shared_ptr<RankGroup> group) {
+      options.model.placement.group = std::move(group);
+      generate(options);
+    });
+  });
 }

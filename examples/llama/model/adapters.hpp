@@ -65,8 +65,9 @@ class ModelAdapter final : public AnyModel {
  public:
   using Execution = typename Device::Execution;
 
-  ModelAdapter(const ModelConfig& config, const WeightSource& weights, Execution execution)
-      : execution_(execution), model_(config, weights, execution) {}
+  ModelAdapter(const ModelConfig& config, const WeightSource& weights, Execution execution,
+               std::shared_ptr<RankGroup> group = {})
+      : execution_(execution), model_(config, weights, execution, std::move(group)) {}
 
   const ModelConfig& config() const override { return model_.config(); }
 

@@ -11,9 +11,10 @@ namespace llama {
 
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement) {
-  const auto& [device, dtype, threads, int8] = placement;
+  const auto& [device, dtype, threads, int8, group] = placement;
   if (device == "cuda") {
     if (int8) fail("--weights int8: on a CUDA device there are none; allowed is dtype");
+    if (group) fail("--device cuda: ranks run on the CPU only");
 #ifdef LAZYLLM_HAS_CUDA
     return open_cuda_model(config, weights, dtype);
 #else
@@ -22,8 +23,9 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
   }
   if (device != "cpu") fail("--device ", device, " is not one of cpu and cuda");
   const CpuExecution execution(threads, int8 ? WeightFormat::int8 : WeightFormat::as_type);
-  if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, execution);
-  if (dtype == "bf16") return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, execution);
+  if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, execution, group);
+  if (dtype == "bf16")
+    return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, execution, group);
   fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
 }
 

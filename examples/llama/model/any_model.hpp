@@ -51,6 +51,7 @@ class AnyModel {
 
   virtual ~AnyModel() = default;
 
+  /// Where ranks run the model, heads and feed-forward are those of this rank.
   virtual const ModelConfig& config() const = 0;
 
   /// K/V of `tokens` tokens in all layers.

@@ -44,10 +44,35 @@ struct BlockResources {
     count(x.rows, linear);
   }
 
-  /// y += x W^T, counted.
-  void accumulate(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> x, RowsView<T> y) {
-    linear.accumulate(context, RowsView<const T>(x), y);
-    count(x.rows, linear);
+  /// y += x W^T, of all ranks. `inputs(first, rows)` gives these rows of x; it is asked for `most` rows at a time.
+  /// Where it throws on one rank, all throw `lazyllm::rank_error`.
+  template <class Inputs>
+  void accumulate_ranks(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> y, Index most,
+                        const Inputs& inputs) {
+    const auto for_parts = [&](const auto& add) {
+      Index first = 0;
+      do {  // once where there are no rows: the inputs of attention write K/V
+        const Index rows = std::min(most, y.rows - first);
+        add(first, RowsView<const T>(inputs(first, rows)));
+        first += rows;
+      } while (first < y.rows);
+    };
+    if constexpr (Device::has_ranks) {
+      if (RankGroup* const group = model->group()) {
+        const auto write = [&](std::span<float> values) {
+          for_parts([&](Index first, RowsView<const T> x) {
+            linear.apply(context, x, RowsView<float>(values.data() + first * y.width, x.rows, y.width));
+            count(x.rows, linear);
+          });
+        };
+        const std::span<const float> sums = group->sum(y.rows * y.width, write);
+        return Device::add(context, RowsView<const float>(sums.data(), y.rows, y.width), y);
+      }
+    }
+    for_parts([&](Index first, RowsView<const T> x) {
+      linear.accumulate(context, x, y.subrows(first, x.rows));
+      count(x.rows, linear);
+    });
   }
 
   /// The output rows of each sequence, without gaps: a view where they lie like this, else copied to `buffer`.
@@ -103,6 +128,24 @@ class AttentionBlock {
   AttentionBlock(BlockResources<T, Device>* resources, Index layer) : resources_(resources), layer_(layer) {}
 
   void attend(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
+    const bool last = plan.outputs_only();
+    const RowsView<T> outputs = last ? resources_->output_rows(context, plan, hidden, resources_->last_hidden) : hidden;
+    resources_->accumulate_ranks(context, resources_->model->layer(layer_).output, outputs, outputs.rows,
+                                 [&](Index, Index) { return mix(context, plan, hidden); });
+    if (last) resources_->put_back(context, plan, outputs, hidden);
+  }
+
+  lazyllm::QueryRows<T> queries(const lazyllm::LayerPlan&) const {
+    const ModelConfig& config = resources_->model->config();
+    return {queries_.data, queries_.stride, config.head_dim,
+            config.heads,  config.head_dim, attention_shape(config).scale};
+  }
+
+  auto key_view(const lazyllm::LayerPlan&, Index s) const { return resources_->caches.key_view(s, layer_); }
+
+ private:
+  /// Attention without its output projection: of the output rows in the last layer, else of all rows.
+  RowsView<T> mix(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
     const ModelConfig& config = resources_->model->config();
     const auto& weights = resources_->model->layer(layer_);
     const Index query_width = config.heads * config.head_dim;
@@ -125,24 +168,9 @@ class AttentionBlock {
     Device::rotate(context, resources_->plan, rotary, queries_);
     Device::attention(context, resources_->plan, layer_, RowsView<const T>(queries_), mixed);
     count_attention(plan, query_width);
-    if (last) {
-      const RowsView<T> outputs = resources_->output_rows(context, plan, hidden, resources_->last_hidden);
-      resources_->accumulate(context, weights.output, mixed, outputs);
-      resources_->put_back(context, plan, outputs, hidden);
-    } else {
-      resources_->accumulate(context, weights.output, mixed, hidden);
-    }
+    return mixed;
   }
 
-  lazyllm::QueryRows<T> queries(const lazyllm::LayerPlan&) const {
-    const ModelConfig& config = resources_->model->config();
-    return {queries_.data, queries_.stride, config.head_dim,
-            config.heads,  config.head_dim, attention_shape(config).scale};
-  }
-
-  auto key_view(const lazyllm::LayerPlan&, Index s) const { return resources_->caches.key_view(s, layer_); }
-
- private:
   void count_attention(const lazyllm::LayerPlan& plan, Index query_width) {
     double visible = 0;
     for (Index s = 0; s < plan.sequences(); ++s) {
@@ -169,18 +197,19 @@ class FeedForwardBlock {
   void feed_forward(Context& context, RowsView<T> hidden) {
     const ModelConfig& config = resources_->model->config();
     const auto& weights = resources_->model->layer(layer_);
-    for (Index first = 0; first < hidden.rows; first += Device::feed_forward_rows) {
-      const Index rows = std::min(Device::feed_forward_rows, hidden.rows - first);
-      const RowsView<T> part = hidden.subrows(first, rows);
-      const RowsView<T> normed = resources_->take(context, resources_->normed, rows, config.hidden_size);
-      const RowsView<T> gate_up = resources_->take(context, resources_->gate_up, rows, 2 * config.intermediate_size);
-      const RowsView<T> gated = resources_->take(context, resources_->gated, rows, config.intermediate_size);
-      Device::rms_norm(context, RowsView<const T>(part), weights.feed_forward_norm,
-                       static_cast<float>(config.norm_epsilon), normed);
-      resources_->apply(context, weights.gate_up, normed, gate_up);
-      Device::swiglu(context, RowsView<const T>(gate_up), gated);
-      resources_->accumulate(context, weights.down, gated, part);
-    }
+    resources_->accumulate_ranks(
+        context, weights.down, hidden, Device::feed_forward_rows, [&](Index first, Index rows) {
+          const RowsView<T> part = hidden.subrows(first, rows);
+          const RowsView<T> normed = resources_->take(context, resources_->normed, rows, config.hidden_size);
+          const RowsView<T> gate_up =
+              resources_->take(context, resources_->gate_up, rows, 2 * config.intermediate_size);
+          const RowsView<T> gated = resources_->take(context, resources_->gated, rows, config.intermediate_size);
+          Device::rms_norm(context, RowsView<const T>(part), weights.feed_forward_norm,
+                           static_cast<float>(config.norm_epsilon), normed);
+          resources_->apply(context, weights.gate_up, normed, gate_up);
+          Device::swiglu(context, RowsView<const T>(gate_up), gated);
+          return gated;
+        });
   }
 
  private:

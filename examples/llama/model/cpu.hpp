@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <lazyllm/lazyllm.hpp>
 #include <memory>
 #include <span>
@@ -60,6 +61,7 @@ struct CpuDevice {
   using Array = HostArray<T>;
 
   static constexpr bool has_pages = false;  ///< of K/V
+  static constexpr bool has_ranks = true;   ///< a model may be split over several processes
 
   /// Rows that the feed-forward takes at once, so that the wide rows in between stay in the processor's cache and need
   /// little memory.
@@ -91,8 +93,10 @@ struct CpuDevice {
       return {source, source(name, shape)};
     }
 
-    /// The embedding table as a classifier.
-    Linear<T> tied(const Table<T>& table) const { return linear({&table.tensor, 1}, {}); }
+    /// The rows `vocab` of the embedding table as a classifier.
+    Linear<T> tied(const Table<T>& table, const Part& vocab) const {
+      return linear(std::array{rows_of(table.tensor, vocab.first, vocab.count)}, {});
+    }
 
     void finish() const {}
   };
@@ -128,6 +132,11 @@ struct CpuDevice {
   template <class T>
   static void embed(Context& context, const Table<T>& table, Tokens tokens, RowsView<T> rows) {
     llama::embed(context, table.tensor, tokens, rows);
+  }
+  /// y += x.
+  template <class T>
+  static void add(Context& context, RowsView<const float> x, RowsView<T> y) {
+    llama::add(context, x, y);
   }
   template <class T>
   static void rms_norm(Context& context, RowsView<const T> x, const Vector& weight, float epsilon, RowsView<T> out) {

@@ -144,11 +144,13 @@ class LazyDecoder : public DecoderState<T, Device> {
 
   /// With a pruner for each sequence.
   LazyDecoder(const Model<T, Device>& model, const KvCacheSize& size, typename Device::Execution execution,
-              std::vector<Pruner> pruners)
-      : DecoderState<T, Device>(model, size, execution), pruners_(std::move(pruners)) {
-    if (std::ssize(pruners_) != size.sequences) {
-      fail(pruners_.size(), " pruners for ", size.sequences, " sequences");
+              const std::vector<Pruner>& pruners)
+      : DecoderState<T, Device>(model, size, execution) {
+    if (std::ssize(pruners) != size.sequences) {
+      fail(pruners.size(), " pruners for ", size.sequences, " sequences");
     }
+    lazyllm::Ranks* const ranks = model.group() != nullptr ? &model.group()->ranks() : nullptr;
+    for (const Pruner& pruner : pruners) pruners_.emplace_back(pruner.policy(), RankScore{pruner.score(), ranks});
     const ModelConfig& config = model.config();
     for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.hidden_size);
     for (Index layer = 0; layer < config.layers; ++layer) {
@@ -168,6 +170,7 @@ class LazyDecoder : public DecoderState<T, Device> {
     for (std::size_t s = 0; s < tokens.size(); ++s) {
       entries_.push_back({&sequences_[s], &pruners_[s], std::ssize(tokens[s])});
     }
+    if (RankGroup* const group = this->model_->group()) group->ranks().set_share(this->model_->head_share());
     const RowsView<T> embeddings = step_.begin(this->context_, entries_);
     RowsView<const float> logits;
     step_.guard([&] {
@@ -193,9 +196,11 @@ class LazyDecoder : public DecoderState<T, Device> {
   }
 
  private:
-  using LayerStep = lazyllm::Step<Sequence, Pruner>;
+  using RankScore = lazyllm::ScoreOfRanks;
+  using RankPruner = lazyllm::TokenPruner<lazyllm::AnyPolicy, RankScore>;
+  using LayerStep = lazyllm::Step<Sequence, RankPruner>;
 
-  std::vector<Pruner> pruners_;
+  std::vector<RankPruner> pruners_;
   std::vector<Sequence> sequences_;
   std::vector<lazyllm::LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
   std::vector<typename LayerStep::Entry> entries_;

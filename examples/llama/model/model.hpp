@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +14,8 @@
 #include "examples/llama/kernels/attention_shape.hpp"
 #include "examples/llama/kernels/rotary_table.hpp"
 #include "examples/llama/library.hpp"
+#include "examples/llama/model/rank_group.hpp"
+#include "examples/llama/model/shard.hpp"
 #include "examples/llama/model/weight_source.hpp"
 #include "examples/llama/token_ids.hpp"
 
@@ -50,15 +55,23 @@ class Model {
   };
 
   /// `execution` says what loads the weights: a number of threads on the CPU, a stream on a CUDA device, which must
-  /// outlive the model. Throws what `source` throws, and `lazyllm::cuda_error` without device memory.
-  Model(ModelConfig config, const WeightSource& source, Execution execution)
-      : Model(std::move(config), source, Loader{execution}) {}
+  /// outlive the model. With a `group`, on the CPU only, this is the part of one of its ranks. Throws what `source`
+  /// throws, `lazyllm::cuda_error` without device memory, and as `shard_of`.
+  Model(const ModelConfig& config, const WeightSource& source, Execution execution,
+        std::shared_ptr<RankGroup> group = {})
+      : Model(config, source, Loader{execution}, std::move(group),
+              group ? shard_of(config, group->ranks().rank(), group->ranks().count()) : shard_of(config, 0, 1)) {}
 
   /// Throws `checkpoint_error` if a weight is missing or has the wrong shape.
   Model(const Checkpoint& checkpoint, Execution execution)
       : Model(checkpoint.config(), weights_of(checkpoint), execution) {}
 
+  /// Heads and feed-forward are those of this rank.
   const ModelConfig& config() const { return config_; }
+  /// The ranks that the model is split over, or null.
+  RankGroup* group() const { return group_.get(); }
+  /// Of the query heads, how many are here.
+  double head_share() const { return head_share_; }
   const Layer& layer(Index i) const { return layers_[static_cast<std::size_t>(i)]; }
 
   /// Throws `std::invalid_argument` if there is no token, or one outside the vocabulary.
@@ -78,6 +91,9 @@ class Model {
   /// `[rows x hidden_size]`.
   void logits(Context& context, RowsView<const T> hidden, RowsView<T> normed, RowsView<float> logits) const {
     Device::rms_norm(context, hidden, norm_, static_cast<float>(config().norm_epsilon), normed);
+    if constexpr (Device::has_ranks) {
+      if (group_) return logits_of_ranks(context, normed, logits);
+    }
     classifier_.apply(context, RowsView<const T>(normed), logits);
   }
 
@@ -85,16 +101,35 @@ class Model {
   using Loader = typename Device::template Loader<T>;
   using Table = typename Device::template Table<T>;
 
-  Model(ModelConfig config, const WeightSource& source, Loader loader)
+  Model(const ModelConfig& whole, const WeightSource& all, Loader loader, std::shared_ptr<RankGroup> group, Shard shard)
+      : Model(config_of(whole, shard), group ? weights_of(all, whole, shard) : all, loader, shard.vocab) {
+    group_ = std::move(group);
+    head_share_ = static_cast<double>(shard.heads.count) / static_cast<double>(whole.heads);
+  }
+
+  Model(ModelConfig config, const WeightSource& source, Loader loader, const Part& vocab)
       : config_(std::move(config)),
+        vocab_(vocab),
         table_(loader.table(source, "model.embed_tokens.weight", {config_.vocab, config_.hidden_size})),
         norm_(loader.vector(source("model.norm.weight", {config_.hidden_size}))),
-        classifier_(
-            config_.tied_embeddings
-                ? loader.tied(table_)
-                : loader.linear(std::array{source("lm_head.weight", {config_.vocab, config_.hidden_size})}, {})) {
+        classifier_(config_.tied_embeddings
+                        ? loader.tied(table_, vocab)
+                        : loader.linear(std::array{source("lm_head.weight", {vocab.count, config_.hidden_size})}, {})) {
     for (Index layer = 0; layer < config_.layers; ++layer) layers_.push_back(load_layer(source, layer, loader));
     loader.finish();
+  }
+
+  /// Each rank has the logits of a part of the vocabulary; the others' are 0 in its sum.
+  void logits_of_ranks(Context& context, RowsView<T> normed, RowsView<float> logits) const {
+    const std::span<const float> sums = group_->sum(logits.rows * logits.width, [&](std::span<float> values) {
+      typename Context::template Buffer<float> own;
+      own.reserve(context, normed.rows, vocab_.count);
+      classifier_.apply(context, RowsView<const T>(normed), own.rows());
+      for (Index r = 0; r < normed.rows; ++r) {
+        std::copy_n(own.rows().row(r), vocab_.count, values.data() + r * logits.width + vocab_.first);
+      }
+    });
+    for (Index r = 0; r < logits.rows; ++r) std::copy_n(sums.data() + r * logits.width, logits.width, logits.row(r));
   }
 
   Layer load_layer(const WeightSource& source, Index layer, Loader& loader) const {
@@ -126,6 +161,9 @@ class Model {
   }
 
   ModelConfig config_;
+  Part vocab_;
+  std::shared_ptr<RankGroup> group_;
+  double head_share_ = 1;
   Table table_;
   Vector norm_;
   Linear classifier_;

@@ -36,7 +36,8 @@ class TokenPruner {
     if constexpr (requires { score_.check(); }) score_.check();
   }
 
-  const Score& score() const { return score_; }  ///< with its options
+  const Policy& policy() const { return policy_; }  ///< how many tokens stay
+  const Score& score() const { return score_; }     ///< with its options
 
   /// Asks the policy. A selection that would keep everything comes back as kind `all`. Throws `invalid_argument` if k
   /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the

@@ -38,8 +38,9 @@ void convert(const Tensor& tensor, Index width, T* to, int threads) {
 #pragma omp for schedule(static)
     for (Index i = 0; i < rows; ++i) {
       if (tensor.dtype == dtype_of<T>) {
-        const auto bytes = static_cast<std::size_t>(width) * sizeof(T);
-        std::memcpy(static_cast<void*>(to + i * width), tensor.data + static_cast<std::size_t>(i) * bytes, bytes);
+        const Index stride = tensor.row_stride > 0 ? tensor.row_stride : width;
+        std::memcpy(static_cast<void*>(to + i * width), tensor.data + i * stride * size_of(tensor.dtype),
+                    static_cast<std::size_t>(width) * sizeof(T));
       } else {
         to_float(tensor, i * width, row);
         round_to(row.data(), width, to + i * width);

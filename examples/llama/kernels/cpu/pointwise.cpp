@@ -66,6 +66,16 @@ void swiglu(lazyllm::cpu::Context& context, RowsView<const T> gate_up, RowsView<
 }
 
 template <class T>
+void add(lazyllm::cpu::Context& context, RowsView<const float> x, RowsView<T> y) {
+  check("add", x.rows == y.rows && x.width == y.width);
+  for_rows(context, y.rows, y.width, [&](Index i) {
+    const float* const from = x.row(i);
+    T* const to = y.row(i);
+    for (Index j = 0; j < y.width; ++j) to[j] = round_to<T>(widen(to[j]) + from[j]);
+  });
+}
+
+template <class T>
 void embed(lazyllm::cpu::Context& context, const Tensor& table, std::span<const std::int32_t> tokens, RowsView<T> out) {
   check("embed", table.shape.size() == 2 && out.rows == std::ssize(tokens) && out.width == table.shape[1]);
   check_tokens("embed", tokens, table.shape[0]);
@@ -96,6 +106,7 @@ void log_probabilities(lazyllm::cpu::Context& context, RowsView<const float> log
 #define LAZYLLM_INSTANTIATE(T)                                                                                   \
   template void rms_norm(lazyllm::cpu::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
   template void swiglu(lazyllm::cpu::Context&, RowsView<const T>, RowsView<T>);                                  \
+  template void add(lazyllm::cpu::Context&, RowsView<const float>, RowsView<T>);                                 \
   template void embed(lazyllm::cpu::Context&, const Tensor&, std::span<const std::int32_t>, RowsView<T>);
 LAZYLLM_INSTANTIATE(float)
 LAZYLLM_INSTANTIATE(Eigen::bfloat16)

@@ -22,6 +22,10 @@ void rms_norm(lazyllm::cpu::Context& context, RowsView<const T> x, std::span<con
 template <class T>
 void swiglu(lazyllm::cpu::Context& context, RowsView<const T> gate_up, RowsView<T> out);
 
+/// y += x, of the same shape.
+template <class T>
+void add(lazyllm::cpu::Context& context, RowsView<const float> x, RowsView<T> y);
+
 /// Row i of `out` `[tokens x width]` is row `tokens[i]` of `table` `[vocab x width]`, any element type.
 /// Throws `std::invalid_argument` for a token outside 0 .. vocab - 1; `out` is then unchanged.
 template <class T>

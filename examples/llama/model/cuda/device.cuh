@@ -67,7 +67,8 @@ struct CudaDevice {
   template <class T>
   using Array = DeviceArray<T>;
 
-  static constexpr bool has_pages = true;  ///< of K/V
+  static constexpr bool has_pages = true;   ///< of K/V
+  static constexpr bool has_ranks = false;  ///< a model may be split over several processes
 
   /// Rows that the feed-forward takes at once: enough to keep the device busy, few enough that the wide rows in between
   /// need little memory.
@@ -101,7 +102,7 @@ struct CudaDevice {
     }
 
     /// The embedding table as a classifier, which must not outlive it.
-    Linear<T> tied(const Table<T>& table) const {
+    Linear<T> tied(const Table<T>& table, const Part&) const {
       return Linear<T>({table.rows.data, nullptr, table.rows.width, table.rows.rows}, gemm_);
     }
 

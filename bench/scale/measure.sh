@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# measure.sh MODEL PROMPT_FILE [OUT]: TTFT with 1, 2 and 4 ranks on this machine, dense and pruned, and the times of the
+# collectives, as lines of JSON in OUT, by default build/scale.jsonl. Takes some minutes.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+model=${1:?usage: measure.sh MODEL PROMPT_FILE [OUT]}
+prompt=${2:?usage: measure.sh MODEL PROMPT_FILE [OUT]}
+out=${3:-build/scale.jsonl}
+bin=build/release/bin
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+
+json=$(mktemp)
+trap 'rm -f "$json"' EXIT
+: >"$out"
+for ranks in 1 2 4; do
+  launch=(mpirun --oversubscribe --bind-to none -n "$ranks")
+  "${launch[@]}" "$bin/lazyllm-collectives" >>"$out"
+  for tokens in 512 1024 2048; do
+    "${launch[@]}" "$bin/lazyllm-generate" --parallel mpi --threads 1 --dtype bf16 --model "$model" --prompt-file "$prompt" \
+      --chat --context $((tokens + 1)) --max-tokens 1 --schedule auto:2.34x --compare --repeats 3 --json "$json" >/dev/null 2>&1
+    python3 - "$json" "$ranks" >>"$out" <<'END'
+import json
+import sys
+
+report = json.load(open(sys.argv[1], encoding="utf-8"))
+print(json.dumps({"ranks": int(sys.argv[2]), "prompt": report["prompt_tokens"], "dense_ms": report["dense"]["ttft_ms"],
+                  "lazy_ms": report["lazy"]["ttft_ms"], "schedule": report["schedule"], "score": report["score"]}))
+END
+  done
+done
+cat "$out"

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "lazyllm/backend/cuda/context.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+#include "lazyllm/parallel/ranks.hpp"
+
+namespace lazyllm {
+
+namespace detail {
+
+/// Throws `rank_error` unless `result` is that of success.
+inline void check_nccl(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess) fail<rank_error>(call, ": ", ncclGetErrorString(result));
+}
+
+}  // namespace detail
+
+/// `ncclAllReduce` on `communicator`, enqueued on `stream`; both must outlive what is returned. The numbers go to the
+/// device and come back: some ten kilobytes for each layer that prunes. Where a rank is gone, NCCL says so or is
+/// silent: after an error, or `patience` without an answer, the communicator is aborted and `rank_error` is thrown.
+inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t stream,
+                                        std::chrono::milliseconds patience = std::chrono::seconds(10)) {
+  const auto give_up = [communicator](auto... reasons) {
+    ncclCommAbort(communicator);
+    detail::fail<rank_error>("ncclAllReduce: ", reasons...);
+  };
+  const auto wait = [communicator, stream, patience, give_up] {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+      ncclResult_t state = ncclSuccess;
+      detail::check_nccl(ncclCommGetAsyncError(communicator, &state), "ncclCommGetAsyncError");
+      if (state != ncclSuccess && state != ncclInProgress) give_up(ncclGetErrorString(state));
+      const cudaError_t work = cudaStreamQuery(stream);
+      if (work != cudaErrorNotReady) return cuda::detail::check(work, "cudaStreamQuery");
+      if (std::chrono::steady_clock::now() > end) give_up("no answer within ", patience.count(), " ms");
+      std::this_thread::yield();
+    }
+  };
+  const auto context = std::make_shared<cuda::Context>(stream);
+  return [communicator, stream, context, wait](std::span<std::int64_t> values, Join join) {
+    const auto bytes = static_cast<Index>(values.size_bytes());
+    std::byte* const device = context->workspace(bytes);
+    context->upload(std::span<const std::int64_t>(values), reinterpret_cast<std::int64_t*>(device));
+    detail::check_nccl(ncclAllReduce(device, device, values.size(), ncclInt64, join == Join::sum ? ncclSum : ncclMax,
+                                     communicator, stream),
+                       "ncclAllReduce");
+    wait();
+    const std::byte* const host = context->fetch(bytes, [&](std::byte* target) {
+      cuda::detail::check(cudaMemcpyAsync(target, device, values.size_bytes(), cudaMemcpyDeviceToHost, stream),
+                          "cudaMemcpyAsync");
+    });
+    std::memcpy(values.data(), host, values.size_bytes());
+  };
+}
+
+/// The ranks of `communicator`; see `nccl_all_reduce`.
+inline Ranks nccl_ranks(ncclComm_t communicator, cudaStream_t stream) {
+  int rank = 0;
+  int count = 0;
+  detail::check_nccl(ncclCommUserRank(communicator, &rank), "ncclCommUserRank");
+  detail::check_nccl(ncclCommCount(communicator, &count), "ncclCommCount");
+  return Ranks(rank, count, nccl_all_reduce(communicator, stream));
+}
+
+}  // namespace lazyllm

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/backend/score_order.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/rows.hpp"
+#include "lazyllm/parallel/ranks.hpp"
+#include "lazyllm/score/attention_score.hpp"
+#include "lazyllm/score/token_score.hpp"
+
+namespace lazyllm {
+
+/// An `AttentionScore` of heads that are split over ranks: each rank scores with its own ones, then all have the same
+/// scores, bit for bit, and so keep the same tokens. All sequences of a layer take one collective, two where scores of
+/// both kinds of `heads` meet; what throws on one rank while it scores is thrown as `rank_error` on all. A score that
+/// is not a finite number on one rank is none on all: its entry ends alone, everywhere.
+///
+/// Where heads and rows are not reduced alike, each row of the window takes part on its own: `last_queries` times the
+/// numbers, and as many calls of the backend.
+struct ScoreOfRanks : AttentionScore {
+  Ranks* ranks = nullptr;  ///< the same for all sequences of a step; null: this process has all heads
+
+  /// Scores are shares of attention. Those of a block's own `token_scores` must not be larger either.
+  static constexpr float highest = 4096;
+
+  /// Fills the scores of one layer; see `score_by_attention`.
+  template <class Context, class Block>
+  static void score(Context& context, Block& block, const LayerPlan& plan,
+                    std::span<const ScoreRequest<ScoreOfRanks>> requests) {
+    if (requests.front().score->ranks == nullptr) return score_by_attention(context, block, plan, requests);
+    for (const Reduce heads : {Reduce::mean, Reduce::max}) join_scores(context, block, plan, requests, heads);
+  }
+
+ private:
+  using Request = ScoreRequest<ScoreOfRanks>;
+
+  /// Whole numbers of this unit are added. It is fine enough for a share of 2^-27 with all its digits, and so large
+  /// that the sums of numbers up to `highest` stay below 2^62.
+  static constexpr double unit = 0x1p-50;
+
+  /// The rows that take part on their own.
+  static Index rows_of(const Request& request) {
+    return request.window.heads == request.window.reduce ? 1 : request.window.rows;
+  }
+
+  static std::size_t numbers_of(const Request& request) {
+    return detail::to_size(rows_of(request)) * request.scores.size() + 1;
+  }
+
+  template <class Context, class Block>
+  static void join_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const Request> requests,
+                          Reduce heads) {
+    std::size_t count = 0;
+    for (const Request& request : requests) count += request.window.heads == heads ? numbers_of(request) : 0;
+    if (count == 0) return;
+    Ranks& ranks = *requests.front().score->ranks;
+    const Join join = heads == Reduce::mean ? Join::sum : Join::max;
+    auto numbers = ranks.join(count, join, [&](std::span<std::int64_t> own) {
+      if (ranks.share() == 0) return;
+      for (const Request& request : requests) {
+        if (request.window.heads != heads) continue;
+        write(context, block, plan, request, own.first(numbers_of(request)));
+        own = own.subspan(numbers_of(request));
+      }
+    });
+    for (const Request& request : requests) {
+      if (request.window.heads != heads) continue;
+      const std::span<float> scores = ranks.scratch(request.scores.size());
+      read(request, numbers.first(numbers_of(request)), scores);
+      copy_from_host(context, scores.data(), row_of(request.scores));
+      numbers = numbers.subspan(numbers_of(request));
+    }
+  }
+
+  static RowsView<float> row_of(std::span<float> scores) { return {scores.data(), 1, std::ssize(scores)}; }
+
+  /// The scores of this rank as whole numbers, row by row; the last one says whether a score is bad.
+  template <class Context, class Block>
+  static void write(Context& context, Block& block, const LayerPlan& plan, const Request& request,
+                    std::span<std::int64_t> numbers) {
+    Ranks& ranks = *request.score->ranks;
+    const std::span<float> scores = ranks.scratch(request.scores.size());
+    const Index rows = rows_of(request);
+    for (Index row = 0; row < rows; ++row) {
+      Request part = request;
+      if (rows > 1) {
+        part.window.first_row += row;
+        part.window.rows = 1;
+      }
+      score_by_attention(context, block, plan, std::span<const Request>(&part, 1));
+      copy_to_host(context, RowsView<const float>(row_of(request.scores)), scores.data());
+      for (std::size_t i = 0; i < scores.size(); ++i) {
+        if (!detail::is_finite(scores[i])) {
+          numbers.back() = 1;
+        } else if (std::abs(scores[i]) > highest) {
+          detail::fail("ScoreOfRanks: score ", scores[i], " is out of range ", -highest, " to ", highest);
+        } else if (request.window.heads == Reduce::max) {
+          numbers[detail::to_size(row) * scores.size() + i] = detail::sort_key(scores[i]);
+        } else {
+          numbers[detail::to_size(row) * scores.size() + i] = std::llround(ranks.share() * double{scores[i]} / unit);
+        }
+      }
+    }
+  }
+
+  /// The scores of all ranks from the joined numbers.
+  static void read(const Request& request, std::span<const std::int64_t> numbers, std::span<float> scores) {
+    const Index rows = rows_of(request);
+    std::ranges::fill(scores, std::bit_cast<float>(0x7fc00000U));
+    if (numbers.back() != 0) return;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      const auto number = [&](Index row) { return numbers[detail::to_size(row) * scores.size() + i]; };
+      const auto score = [&](Index row) {
+        return request.window.heads == Reduce::max ? double{detail::score_of(static_cast<std::uint32_t>(number(row)))}
+                                                   : static_cast<double>(number(row)) * unit;
+      };
+      double joined = score(0);
+      for (Index row = 1; row < rows; ++row) {
+        joined = request.window.reduce == Reduce::max ? std::max(joined, score(row)) : joined + score(row);
+      }
+      const bool mean = request.window.reduce == Reduce::mean;
+      scores[i] = static_cast<float>(mean ? joined / static_cast<double>(rows) : joined);
+    }
+  }
+};
+
+static_assert(TokenScore<ScoreOfRanks>);
+
+}  // namespace lazyllm
