@@ -20,6 +20,7 @@
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/files/printable.hpp"
 #include "examples/llama/model/any_model.hpp"
+#include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/counted.hpp"
@@ -261,6 +262,7 @@ void add_options(CLI::App& app, Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  spin_briefly(argv);
   Options options;
   CLI::App app(
       "Measures quality and speed of a Llama-like model on LongBench or data like it, dense, with dynamic token "

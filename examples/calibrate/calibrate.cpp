@@ -20,6 +20,7 @@
 #include "examples/llama/files/printable.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/operations.hpp"
+#include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/counted.hpp"
@@ -284,6 +285,7 @@ void calibrate(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  spin_briefly(argv);
   Options options;
   CLI::App app(
       "Finds schedules for dynamic token pruning (arXiv 2407.14057) that agree with dense inference: for each speedup "

@@ -16,6 +16,7 @@
 #include "examples/llama/generate/compare.hpp"
 #include "examples/llama/generate/generator.hpp"
 #include "examples/llama/model/any_model.hpp"
+#include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/cut_middle.hpp"
@@ -195,6 +196,7 @@ void generate(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  spin_briefly(argv);
   Options options;
   CLI::App app("Generates text with a Llama-like model, pruning prompt tokens as LazyLLM does (arXiv 2407.14057).",
                "lazyllm-generate");

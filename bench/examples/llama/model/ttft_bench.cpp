@@ -14,6 +14,7 @@
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/model/cpu.hpp"
+#include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/interleaved.hpp"
@@ -205,6 +206,7 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
 }  // namespace
 
 int main(int argc, char** argv) {
+  spin_briefly(argv);
   Options options;
   CLI::App app(
       "Times prefill and decode of a randomly initialised model: dense, through the library with everything kept, and "
