@@ -3,6 +3,8 @@
 
 make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
+make_tables.py attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT
+make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py cuda-micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
 make_tables.py cuda-summary RESULT.json... -                                       (the same, in short)
@@ -117,6 +119,7 @@ def ttft_tables(paths):
             f"{run['ideal_speedup']:.2f}",
             f"{100 * run['speedup'] / run['ideal_speedup']:.0f} %",
             f"{run['overhead_percent']:.1f} %",
+            f"{run['library_percent']:.2f} %",
             f"{run['dense_gflops']:.0f}",
             f"{run['gemm_gflops']:.0f}",
             f"{run['dense_share_of_gemm_percent']:.0f} %",
@@ -132,7 +135,7 @@ def ttft_tables(paths):
         ])
     name = ["shape", "type", "prompt tokens", "schedule"]
     time_header = name + ["dense ms", "lazy ms", "speedup", "ideal speedup", "share of ideal", "overhead at keep 1",
-                          "dense GFLOP/s", "GEMM library GFLOP/s", "dense share of GEMM"]
+                          "library's share of lazy", "dense GFLOP/s", "GEMM library GFLOP/s", "dense share of GEMM"]
     generation_header = name + ["generated tokens", "dense ms", "lazy ms", "speedup",
                                 "dense ms after the first token", "lazy ms after the first token", "speedup"]
     threads = sorted({run["threads"] for run in runs})
@@ -140,6 +143,80 @@ def ttft_tables(paths):
     settings = f"Threads: {', '.join(map(str, threads))}. Medians of {', '.join(map(str, repeats))} runs."
     return (f"{settings}\n\n### Time to first token\n\n{table(time_header, time_rows)}\n\n"
             f"### Prompt and generation\n\n{table(generation_header, generation_rows)}")
+
+
+def attention_tables(paths):
+    """One table for each instruction set, type and way to multiply, in the order of the results."""
+    results = [result for path in paths for result in json.loads(path.read_text())]
+    groups = {}
+    for result in results:
+        groups.setdefault((result["isa"], result["dtype"], result["products"]), []).append(result)
+    parts = []
+    for (isa, dtype, products), group in groups.items():
+        rows = [[str(case["head_dim"]), str(case["group"]), str(case["keys"]), f"{case['kept_percent']} %",
+                 f"{case['attention_gflops']:.0f}", f"{case['product_gflops']:.0f}", f"{case['share_percent']:.0f} %"]
+                for case in group]
+        own = "" if products == "library" else ", products without the library"
+        settings = sorted({(case["threads"], case["repeats"]) for case in group})
+        said_settings = "; ".join(f"{threads} threads, medians of {repeats}" for threads, repeats in settings)
+        parts.append(f"### {dtype}, {isa.replace('_', '-')}{own}\n\n{said_settings}.\n\n" + table(
+            ["head_dim", "query heads a key head", "rows and keys", "of all tokens", "attention GFLOP/s",
+             "product GFLOP/s", "share"], rows))
+    return "\n\n".join(parts)
+
+
+def peer_bars(cases):
+    """Rows (bar, worst figure, where, met)."""
+    rows = []
+
+    def bar(text, chosen, figure, form, met, of=min):
+        if not chosen:
+            rows.append([text, "not measured", "", "not measured"])
+            return
+        case = of(chosen, key=figure)
+        rows.append([text, form.format(figure(case)), f"{case['shape']}, {case['prompt_tokens']}",
+                     "yes" if met(figure(case)) else "no"])
+
+    bar("dense prefill at least 1.2x as fast as transformers", [case for case in cases if "transformers_ms" in case],
+        lambda case: case["dense_over_transformers"], "{:.2f}x", lambda value: value >= 1.2)
+    for prompt, least in ((2000, 60), (8000, 50)):
+        bar(f"dense at {least} % of the product rate, {prompt} tokens",
+            [case for case in cases if case["prompt_tokens"] == prompt],
+            lambda case: case["dense_share_of_gemm_percent"], "{:.0f} %", lambda value, least=least: value >= least)
+    bar("lazy speedup at least 0.95 of ideal", cases, lambda case: case["speedup"] / case["ideal_speedup"], "{:.3f}",
+        lambda value: value >= 0.95)
+    bar("library's share of the lazy prefill at most 1 %", cases, lambda case: case["library_percent"], "{:.2f} %",
+        lambda value: value <= 1, of=max)
+    bar("overhead at keep 1 at most 0.5 %", cases, lambda case: case["overhead_percent"], "{:.1f} %",
+        lambda value: value <= 0.5, of=max)
+    return rows
+
+
+def peer_tables(paths):
+    cases = [case for path in paths for case in json.loads(path.read_text())]
+
+    def peer(case, name):
+        if f"{name}_ms" not in case:
+            return ["", ""]
+        return [f"{case[f'{name}_ms']:.0f}", f"{case[f'dense_over_{name}']:.2f}"]
+
+    rows = [[case["shape"], case["dtype"], str(case["prompt_tokens"]), f"{case['dense_ms']:.0f}",
+             *peer(case, "transformers"), *peer(case, "llama_cpp"), case.get("llama_cpp_type", ""),
+             f"{case['lazy_ms']:.0f}", f"{case['speedup']:.2f}", f"{case['ideal_speedup']:.2f}",
+             f"{case['overhead_percent']:.1f} %", f"{case['library_percent']:.2f} %",
+             f"{case['dense_share_of_gemm_percent']:.0f} %"] for case in cases]
+    header = ["shape", "type", "prompt tokens", "dense ms", "transformers ms", "over dense", "llama.cpp ms", "over dense",
+              "llama.cpp's weights", "lazy ms", "speedup", "ideal speedup", "overhead at keep 1", "library's share of lazy",
+              "dense share of GEMM"]
+    versions = sorted({case["transformers"] for case in cases if "transformers" in case})
+    settings = sorted({(case["isa"].replace("_", "-"), case["threads"], case["repeats"]) for case in cases})
+    said_settings = "; ".join(f"{isa}, {threads} threads, medians of {repeats} turns" for isa, threads, repeats in settings)
+    left_out = sorted({f"{case['shape']}: {why}" for case in cases for why in case["left_out"]})
+    parts = [f"{said_settings}. {'; '.join(versions) or 'transformers was not measured'}.", table(header, rows),
+             table(["bar", "worst case", "where", "met"], peer_bars(cases))]
+    if left_out:
+        parts.append("Left out: " + "; ".join(left_out) + ".")
+    return "\n\n".join(parts)
 
 
 def cuda_micro_tables(paths):
@@ -319,7 +396,8 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "cuda-micro": cuda_micro_tables,
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "attention": attention_tables, "peers": peer_tables,
+          "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary}
 
 

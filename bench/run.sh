@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft]: builds the benchmarks, runs those named (by default both) and writes their tables into
-# docs/benchmarks.md. Takes about half an hour; nothing else should run meanwhile. Changes that are not committed are
-# refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of ttft_bench.
+# run.sh [micro] [ttft] [attention] [peers]: builds the benchmarks, runs those named (by default all) and writes their
+# tables into docs/benchmarks.md. Takes about an hour; nothing else should run meanwhile. Changes that are not committed
+# are refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of ttft_bench and its like, $PYTHON
+# (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE".
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft
+(($#)) || set -- micro ttft attention peers
 for kind in "$@"; do
-  [[ $kind == micro || $kind == ttft ]] || { echo "run.sh: '$kind' is neither micro nor ttft" >&2; exit 2; }
+  [[ $kind =~ ^(micro|ttft|attention|peers)$ ]] ||
+    { echo "run.sh: '$kind' is none of micro, ttft, attention and peers" >&2; exit 2; }
 done
 threads=${THREADS:-2}
 repeats=${REPEATS:-5}
 
 commit=$(git rev-parse --short HEAD)
-if ! git diff --quiet HEAD -- include examples bench; then
-  echo "run.sh: include, examples or bench have changes that are not committed; figures must name a commit" >&2
+if [[ -n $(git status --porcelain -- include examples bench cmake CMakeLists.txt) ]]; then
+  echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
-bash cmake/build_release.sh lazyllm_micro_bench ttft_bench
+bash cmake/build_release.sh lazyllm_micro_bench ttft_bench attention_bench
 bin=build/release/bin
 results=build/release/bench-results
 mkdir -p "$results"
@@ -61,6 +63,38 @@ run_ttft() {
   local command="ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads"
   command+=" --repeats $repeats --generate 68"
   python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command "$command"
+}
+
+run_attention() {
+  echo "== Attention =="
+  local case allowed dtype files=() cases=("ALL f32" "AVX512_CORE f32" "AVX2 f32")
+  if [[ $isa == *bf16* ]]; then cases=("ALL bf16" "${cases[@]}"); fi
+  for case in "${cases[@]}"; do  # what oneDNN may use, and with it the host, and the type
+    read -r allowed dtype <<<"$case"
+    echo "$case"
+    ONEDNN_MAX_CPU_ISA=$allowed "$bin/attention_bench" --dtype "$dtype" --threads "$threads" --repeats "$repeats" \
+      --json "$results/attention-$allowed-$dtype.json"
+    files+=("$results/attention-$allowed-$dtype.json")
+  done
+  "$bin/attention_bench" --heads 9 --group 3 --head-dim 64 --keys 4000 32000 --threads "$threads" --repeats "$repeats" \
+    --json "$results/attention-long.json"
+  "$bin/attention_bench" --kept 50 --threads "$threads" --repeats "$repeats" \
+    --json "$results/attention-listed.json"
+  python3 bench/make_tables.py attention "${files[@]}" "$results"/attention-{long,listed}.json docs/benchmarks.md \
+    --context "$context" --command "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats $repeats"
+}
+
+run_peers() {
+  echo "== Peers =="
+  local files=() gguf=() file shape
+  for file in ${GGUF:-}; do gguf+=(--gguf "$file"); done
+  for shape in smollm2 qwen2.5-0.5b; do
+    "${PYTHON:-python3}" bench/peers/compare.py --ttft-bench "$bin/ttft_bench" --shape "$shape" --prompt 2000 4000 8000 \
+      --threads "$threads" --repeats "$repeats" "${gguf[@]}" --json "$results/peers-$shape.json"
+    files+=("$results/peers-$shape.json")
+  done
+  python3 bench/make_tables.py peers "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "bench/peers/compare.py --ttft-bench ttft_bench --prompt 2000 4000 8000 --threads $threads --repeats $repeats"
 }
 
 for kind in "$@"; do "run_$kind"; done

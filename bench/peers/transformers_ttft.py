@@ -17,6 +17,8 @@ import time
 # bench/examples/llama/model/shapes.hpp, and a tiny one to try the script with.
 SHAPES = {
     "tiny": (64, 2, 4, 2, 128, 256, 1e4),
+    "smollm2": (576, 30, 9, 3, 1536, 49152, 1e5),
+    "qwen2.5-0.5b": (896, 24, 14, 2, 4864, 151936, 1e6),
     "1.1b": (2048, 22, 32, 4, 5632, 32000, 1e4),
     "llama-2-7b": (4096, 32, 32, 32, 11008, 32000, 1e4),
     "llama-3-8b": (4096, 32, 32, 8, 14336, 128256, 5e5),

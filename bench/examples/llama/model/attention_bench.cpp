@@ -25,8 +25,8 @@ using namespace llama;
 struct Options {
   std::vector<Index> keys{1000, 2000, 4000, 16000};
   std::vector<Index> head_dims{64, 128};
-  std::vector<Index> groups{1, 3, 8};
-  Index heads = 24;
+  std::vector<Index> groups{1, 4, 8};
+  Index heads = 8;
   Index kept = 100;
   std::string dtype = "bf16";
   bool own = false;
@@ -58,14 +58,24 @@ nlohmann::ordered_json measure(const Options& options, Index keys, Index head_di
   std::ranges::sample(all, std::back_inserter(positions), keys, std::mt19937(2));
   std::iota(limits.begin(), limits.end(), 1);
   lazyllm::cpu::Context context(options.threads);
-  const auto run = [&] {
+  const auto once = [&] {
     const Clock::time_point start = Clock::now();
     attention<T>(context, {options.heads, kv_heads, head_dim, 0.125f},
                  {cached_keys.data(), cached_values.data(), width, head_dim}, positions, limits,
                  {queries.data(), keys, query_width}, {out.data(), keys, query_width},
                  options.own ? BlockProducts::own : BlockProducts::automatic);
+    return milliseconds_since(start);
+  };
+  // The rate of the fastest of seven, or of as many as take 0.3 s, as for the products.
+  const auto run = [&] {
+    double fastest = once(), sum = fastest;
+    for (int i = 1; i < 7 && sum < 300; ++i) {
+      const double time = once();
+      fastest = std::min(fastest, time);
+      sum += time;
+    }
     const double operations = 4 * std::accumulate(limits.begin(), limits.end(), 0.0) * static_cast<double>(query_width);
-    return operations / milliseconds_since(start) * 1e-6;
+    return operations / fastest * 1e-6;
   };
   const ModelConfig config = shape_named("134m");
   const auto product = [&] { return gemm_rate(config, 1024, options.dtype == "bf16", options.threads) * 1e-9; };

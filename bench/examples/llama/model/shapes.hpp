@@ -24,6 +24,14 @@ inline ModelConfig shape_named(std::string_view name) {
   };
   if (name == "134m") {
     set(768, 12, 12, 12, 2048);
+  } else if (name == "smollm2") {
+    set(576, 30, 9, 3, 1536);
+    config.vocab = 49152;
+    config.rope_theta = 100000;
+  } else if (name == "qwen2.5-0.5b") {
+    set(896, 24, 14, 2, 4864);
+    config.vocab = 151936;
+    config.rope_theta = 1000000;
   } else if (name == "1.1b") {
     set(2048, 22, 32, 4, 5632);  // TinyLlama
   } else if (name == "llama-2-7b") {
@@ -33,7 +41,7 @@ inline ModelConfig shape_named(std::string_view name) {
     config.vocab = 128256;
     config.rope_theta = 500000;
   } else {
-    fail("shape '", name, "' is not one of 134m, 1.1b, llama-2-7b and llama-3-8b");
+    fail("shape '", name, "' is not one of 134m, smollm2, qwen2.5-0.5b, 1.1b, llama-2-7b and llama-3-8b");
   }
   return config;
 }

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "bench/examples/llama/model/gemm_rate.hpp"
+#include "bench/examples/llama/model/library_share.hpp"
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/files/output_file.hpp"
+#include "examples/llama/kernels/cpu/block_kernels.hpp"
 #include "examples/llama/model/cpu.hpp"
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
@@ -106,14 +108,15 @@ nlohmann::ordered_json run(const Options& options) {
   DenseDecoder<T> dense(model, capacity, options.threads);
   LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(lazyllm::KeepAll()));
   LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
+  LibraryShare<T> share(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
   const auto measured = [&](Index repeats) {
     return interleaved(
         repeats, [&] { return gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads); },
         [&] { return measure(dense, prompt, generate); }, [&] { return measure(keep_one, prompt, generate); },
-        [&] { return measure(lazy, prompt, generate); });
+        [&] { return measure(lazy, prompt, generate); }, [&] { return share.percent(prompt); });
   };
   measured(1);  // warm-up
-  const auto [gemm_rates, dense_runs, keep_one_runs, lazy_runs] = measured(options.repeats);
+  const auto [gemm_rates, dense_runs, keep_one_runs, lazy_runs, library_percents] = measured(options.repeats);
   const double gemm = std::ranges::max(gemm_rates);
   const auto prefill = [](const Times& run) { return run.prefill_ms; };
   const auto decode = [](const Times& run) { return run.decode_ms; };
@@ -123,7 +126,9 @@ nlohmann::ordered_json run(const Options& options) {
   const double dense_decode_ms = median_of(dense_runs, decode);
   const double lazy_decode_ms = median_of(lazy_runs, decode);
   const double dense_rate = dense_runs[0].operations / dense_ms * 1e3;
-  return {{"shape", options.shape},
+  return {{"device", "cpu"},
+          {"isa", block_kernels().isa},
+          {"shape", options.shape},
           {"dtype", options.dtype},
           {"threads", options.threads},
           {"prompt_tokens", prompt_length},
@@ -135,6 +140,7 @@ nlohmann::ordered_json run(const Options& options) {
           {"ideal_speedup", dense_runs[0].operations / lazy_runs[0].operations},
           {"keep_one_ms", median_of(keep_one_runs, prefill)},
           {"overhead_percent", 100 * (median_ratio(keep_one_runs, dense_runs, prefill) - 1)},
+          {"library_percent", median(library_percents)},
           {"dense_gflops", dense_rate * 1e-9},
           {"gemm_gflops", gemm * 1e-9},
           {"dense_share_of_gemm_percent", 100 * dense_rate / gemm},
@@ -191,8 +197,8 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
     check_for_cpu(options);
     const ModelConfig config = shape_named(options.shape);
     const Index tokens = 2 * options.prompts.front();  // and no more are generated
-    const double bytes = weight_bytes(config, options.dtype) + 3 * kv_bytes(config, options.dtype, tokens);
-    return with_memory("the weights and the K/V of three decoders", bytes,
+    const double bytes = weight_bytes(config, options.dtype) + 4 * kv_bytes(config, options.dtype, tokens);
+    return with_memory("the weights and the K/V of four decoders", bytes,
                        [&] { return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options); });
   }
 #ifdef LAZYLLM_HAS_CUDA
@@ -215,7 +221,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device, "where to compute")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--shape", options.shape, "134m, 1.1b, llama-2-7b or llama-3-8b")->capture_default_str();
+  app.add_option("--shape", options.shape, "134m, smollm2, qwen2.5-0.5b, 1.1b, llama-2-7b or llama-3-8b")
+      ->capture_default_str();
   constexpr Index most_tokens = Index{1} << 24;
   add_numbers(app, "--prompt", options.prompts, "prompt tokens; on a CUDA device several lengths, one after the other",
               {1, most_tokens});
