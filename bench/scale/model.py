@@ -286,10 +286,10 @@ def markdown(measured):
     best, bandwidth, predict = fit(runs, collectives)
     rate, fed, network = best
     out += ["", "## TTFT here, and the model that is fitted to it", "",
-            f"SmolLM2, bf16, one thread for each rank, two processors, of which others used {machine['others_use_percent']} % before. "
+            f"SmolLM2, bf16, one thread for each rank, two processors, of which others used {machine['others_use_percent']} % in the three seconds before. "
             f"A dense prompt of 1024 tokens takes one process {machine['alone_ms']:.0f} ms; two at once, which know nothing of "
-            f"each other, take {machine['two_at_once_ms']:.0f} ms: this machine cannot show what a second device would bring, "
-            f"only what ranks add. Fitted: {rate / 1e9:.0f} GFLOP/s of a rank alone, "
+            f"each other, {machine['two_at_once_ms']:.0f} ms. So two ranks have a processor each, four share them, and memory is "
+            f"between them, no network. With two ranks one has two of the three key heads. Fitted: {rate / 1e9:.0f} GFLOP/s of a rank alone, "
             f"{fed:.2f} such ranks that the two processors feed at once, and {network:g} of the bandwidth "
             "that the all-reduce of 32768 rows reached alone ("
             + ", ".join(f"{b / 1e9:.1f} GB/s with {r} ranks" for r, b in sorted(bandwidth.items())) + ").", "",
