@@ -12,6 +12,21 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yi
 json=$(mktemp)
 trap 'rm -f "$json"' EXIT
 : >"$out"
+
+# What the machine can show: others' use of it, and one process beside two that know nothing of each other.
+busy() { awk '/^cpu /{print $2 + $3 + $4 + $7 + $8, $2 + $3 + $4 + $5 + $6 + $7 + $8}' /proc/stat; }
+dense_ms() {
+  "$bin/lazyllm-generate" --threads 1 --dtype bf16 --model "$model" --prompt-file "$prompt" --chat --context 1025 \
+    --max-tokens 1 --schedule dense 2>&1 >/dev/null | sed -n 's/.*TTFT \([0-9.]*\) ms.*/\1/p'
+}
+read -r used all < <(busy)
+sleep 3
+read -r used_then all_then < <(busy)
+alone=$(dense_ms)
+both=$({ dense_ms & dense_ms; wait; } | sort -n | tail -1)
+awk -v u="$((used_then - used))" -v a="$((all_then - all))" -v alone="$alone" -v both="$both" \
+  'BEGIN {printf "{\"others_use_percent\": %.0f, \"alone_ms\": %s, \"two_at_once_ms\": %s}\n", 100 * u / a, alone, both}' >>"$out"
+
 for ranks in 1 2 4; do
   launch=(mpirun --oversubscribe --bind-to none -n "$ranks")
   "${launch[@]}" "$bin/lazyllm-collectives" >>"$out"

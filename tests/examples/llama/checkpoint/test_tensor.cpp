@@ -73,5 +73,28 @@ TEST_CASE("a run outside the tensor is refused") {
   CHECK_NOTHROW(to_float(tensor, 6, {}));
 }
 
+TEST_CASE("rows and columns of a tensor are views of it") {
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const Tensor whole{DType::f32, {3, 4}, reinterpret_cast<const std::byte*>(values.data())};
+  const auto read = [](const Tensor& tensor, Index first, std::size_t count) {
+    std::vector<float> out(count);
+    to_float(tensor, first, out);
+    return out;
+  };
+  const Tensor rows = rows_of(whole, 1, 2);
+  CHECK(rows.shape == std::vector<Index>{2, 4});
+  CHECK(read(rows, 0, 8) == std::vector<float>{4, 5, 6, 7, 8, 9, 10, 11});
+  const Tensor columns = columns_of(whole, 1, 2);
+  CHECK(columns.shape == std::vector<Index>{3, 2});
+  CHECK(read(columns, 0, 2) == std::vector<float>{1, 2});
+  CHECK(read(columns, 5, 1) == std::vector<float>{10});
+  CHECK(read(rows_of(columns, 2, 1), 0, 2) == std::vector<float>{9, 10});
+  CHECK(read(columns_of(columns, 1, 1), 1, 1) == std::vector<float>{6});
+  CHECK_THROWS_WITH_AS(read(columns, 1, 2), "elements 1 to 1 + 2 of a tensor with gaps between its rows of 2",
+                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(rows_of(whole, 2, 2), "rows 2 to 2 + 2 of a tensor that has 3", std::invalid_argument);
+  CHECK_THROWS_WITH_AS(columns_of(whole, 3, 2), "columns 3 to 3 + 2 of a tensor that has 4", std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace llama

@@ -56,6 +56,19 @@ TEST_CASE_TEMPLATE("gated unit", T, float, Eigen::bfloat16) {
   CHECK(static_cast<float>(out(0, 1)) == static_cast<float>(extreme(0, 1)));
 }
 
+TEST_CASE_TEMPLATE("sum of floats and rows", T, float, Eigen::bfloat16) {
+  for (const auto& [rows, width] : {std::pair<Index, Index>{1, 1}, {3, 7}, {40, 513}}) {
+    const auto x = random_matrix<float>(rows, width, 1, 30);
+    const auto y = random_matrix<T>(rows, width, 2, 30);
+    Matrix<double> expected(rows, width);
+    for (Index i = 0; i < rows; ++i) {
+      for (Index j = 0; j < width; ++j) expected(i, j) = static_cast<double>(x(i, j)) + static_cast<double>(y(i, j));
+    }
+    const auto out = run(y, [&](lazyllm::cpu::Context& context, RowsView<T> to) { add(context, x.view(), to); });
+    check_close(out, expected, rounding<T>);
+  }
+}
+
 template <class T, class W>
 void check_embed() {
   const auto table = random_matrix<W>(11, 700, 1);
