@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
 # run.sh [OPTION...]: builds what needs CUDA, tests it, measures it and prints a short table last, all within a time
-# budget. Needs nvcc and cmake, and no network. Without a CUDA device it builds only.
+# budget. Needs nvcc and cmake, and no network. Without a CUDA device it builds only. nvcc and compute-sanitizer are
+# also looked for in $CUDA_HOME and in the usual folder of the toolkit.
 #
 #   --parts LIST           what to run after the build, of tests,sanitizer,micro,ttft,peers (default: all)
 #   --seconds N            the time for everything (480); what does not fit is stopped or left out, and said to be
 #   --results DIR          where results go, as JSON, and the output of each part (build/cuda-bench/results);
 #                          what is there already of the same GPU, CUDA and commit is not measured again, and with
-#                          results of others it ends before the build
+#                          results of others it ends before the build; DIR.tar.gz has all of it at the end
 #   --build DIR            build folder (build/cuda-bench)
 #   --prefix DIR           where packages are that are not installed, Eigen for example; can be repeated
 #   --architectures LIST   compute capabilities to build for, such as 90 (the device's; without one "80;90")
 #   --document FILE        also writes the tables into FILE, between its markers for them (docs/benchmarks.md has them)
 #   --jobs N               compilers at once (all cores)
+#   --commit TEXT          the commit, for a tree without .git
+#   --dry-run              builds and measures nothing: prints the command of each step, and looks whether its options
+#                          are right where its program is built; needs no device. Results are DIR/dry-run's
 #   --help                 this text
 #
 # Parts whose packages are missing are left out and named: Google Benchmark (micro), CLI11, fmt or nlohmann-json (ttft),
 # doctest (tests), PyTorch or transformers (peers). Fails if the build, a test, also under a sanitizer, or a measurement
 # fails, or if the build or the tests did not finish. What else was stopped or left out is no failure but is named at
-# the end; the same command goes on with that, and runs the tests again.
+# the end; the same command goes on with that, and runs the tests again. The sanitizers share 100 s, or with
+# --parts sanitizer all the time.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -33,10 +38,13 @@ prefixes=()
 architectures=
 document=
 jobs=$(nproc)
+commit=
+dry=
 while (($#)); do
   case $1 in
     --help) usage; exit 0 ;;
-    --parts | --seconds | --results | --build | --prefix | --architectures | --document | --jobs)
+    --dry-run) dry=1; shift ;;
+    --parts | --seconds | --results | --build | --prefix | --architectures | --document | --jobs | --commit)
       (($# > 1)) || fail_usage "$1 needs a value"
       case $1 in
         --parts) parts=$2 ;;
@@ -47,6 +55,7 @@ while (($#)); do
         --architectures) architectures=$2 ;;
         --document) document=$2 ;;
         --jobs) jobs=$2 ;;
+        --commit) commit=$2 ;;
       esac
       shift 2 ;;
     *) fail_usage "unknown option '$1'" ;;
@@ -61,11 +70,20 @@ done
 for prefix in ${prefixes[@]+"${prefixes[@]}"}; do
   [[ -d $prefix ]] || fail_usage "--prefix $prefix is not a folder"
 done
+for folder in "${CUDA_HOME:-}" /usr/local/cuda; do
+  if [[ -n $folder ]]; then PATH+=:$folder/bin:$folder/compute-sanitizer; fi
+done
 for tool in nvcc cmake; do
-  command -v $tool >/dev/null || { echo "run.sh: $tool was not found on the PATH" >&2; exit 1; }
+  command -v $tool >/dev/null ||
+    { echo "run.sh: $tool was not found on the PATH, in \$CUDA_HOME/bin or in /usr/local/cuda/bin" >&2; exit 1; }
 done
 build=$(realpath -m "$build")
 results=$(realpath -m "${results:-$build/results}")
+if [[ -n $dry ]]; then
+  results+=/dry-run
+  export CUDA_VISIBLE_DEVICES=  # none: nothing is measured
+  rm -rf "$results"
+fi
 mkdir -p "$build" "$results" || exit 1
 
 SECONDS=0
@@ -88,10 +106,24 @@ run() {
   return $status
 }
 
+# walk NAME COMMAND...: in a dry run prints the command. A program of the build that is there must understand its
+# options: without a device it says so and ends.
+walk() {
+  local name=$1
+  shift
+  echo "+ ${*@Q}"
+  if [[ $1 != "$build"/bin/* || ! -x $1 ]]; then return; fi
+  run "$name" 60 "$@"
+  if grep -q 'no CUDA device' "$results/$name.log"; then return; fi
+  note "${name%%-*}" "FAILED $name: a dry run ends with 'no CUDA device'"
+  failed=1
+  show_end "$name"
+}
+
 # told STATUS SECONDS: a status of `run` in words.
 told() {
   case $1 in
-    0) echo "done in $2 s" ;;
+    0) if [[ -n $dry ]]; then echo "walked"; else echo "done in $2 s"; fi ;;
     124) echo "stopped after $2 s" ;;
     125) echo "left out: no time was left of $budget s" ;;
     *) echo "FAILED after $2 s" ;;
@@ -114,13 +146,19 @@ if device=$("$build/device" 2>>"$results/device.log"); then
 else
   no_gpu+=": $(tail -n 1 "$results/device.log")"
 fi
+if [[ -n $dry ]]; then gpu="no GPU, a dry run"; fi
 : "${architectures:=80;90}"
 
-commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
-sources=(include examples bench tests)
-if ! git -C "$root" diff --quiet HEAD -- "${sources[@]}" 2>/dev/null; then  # their checksum tells changes apart
-  commit+=" with changes $(cd "$root" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 2>/dev/null |
-    sort -z | xargs -0 sha1sum | sha1sum | cut -c 1-7)"
+if [[ -z $commit ]]; then
+  if ! commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null); then
+    commit=unknown
+    echo "run.sh: no commit to name with the figures was found, --commit TEXT gives one" >&2
+  fi
+  sources=(include examples bench tests)
+  if ! git -C "$root" diff --quiet HEAD -- "${sources[@]}" 2>/dev/null; then  # their checksum tells changes apart
+    commit+=" with changes $(cd "$root" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 2>/dev/null |
+      sort -z | xargs -0 sha1sum | sha1sum | cut -c 1-7)"
+  fi
 fi
 cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p')
 context="${gpu:-$no_gpu}; $cuda; commit $commit; $(date -u +%F)"
@@ -142,8 +180,10 @@ fi
 configure() {
   local prefix_path
   prefix_path=$(IFS=';'; echo "${prefixes[*]-}")
-  run configure 60 cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLAZYLLM_CUDA=ON \
-    -DLAZYLLM_WERROR=OFF "-DCMAKE_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_PREFIX_PATH=$prefix_path" "$@"
+  local command=(cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLAZYLLM_CUDA=ON -DLAZYLLM_WERROR=OFF
+    "-DCMAKE_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_PREFIX_PATH=$prefix_path" "$@")
+  if [[ -n $dry ]]; then echo "+ ${command[*]@Q}"; fi
+  if [[ -z $dry || ! -e $build/CMakeCache.txt ]]; then run configure 60 "${command[@]}"; fi  # else it stays as it is
 }
 missing() { grep -m1 -A3 'CMake Error' "$results/configure.log" | tr '\n' ' ' | sed 's/  */ /g'; }
 
@@ -159,24 +199,28 @@ for prefix in ${prefixes[@]+"${prefixes[@]}"}; do
     fi
   done
 done
-with=(-DLAZYLLM_BUILD_EXAMPLES=ON -DLAZYLLM_BUILD_TESTS=ON -DLAZYLLM_BUILD_BENCH=ON)
+# Examples need the most, tests doctest, and benchmarks cuBLASLt.
 configured=0
-for part in examples tests neither; do
-  configure "${with[@]}"
+tried=()
+for with in "examples tests bench" "tests bench" bench tests; do
+  switches=()
+  for part in EXAMPLES TESTS BENCH; do
+    if [[ " $with " == *" ${part,,} "* ]]; then switch=ON; else switch=OFF; fi
+    switches+=("-DLAZYLLM_BUILD_$part=$switch")
+  done
+  configure "${switches[@]}"
   status=$?
   if ((status == 0)); then configured=1; break; fi
   if ((status == 124 || status == 125)); then note configure "$(told "$status" "$SECONDS")"; exit 1; fi
-  case $part in
-    examples) with[0]=-DLAZYLLM_BUILD_EXAMPLES=OFF; note examples "left out: $(missing)" ;;
-    tests) with[1]=-DLAZYLLM_BUILD_TESTS=OFF; note tests "left out: $(missing)" ;;
-    neither) show_end configure ;;
-  esac
+  tried+=("$with: $(missing)")
 done
 if ((!configured)); then
+  show_end configure
   echo "run.sh: cmake failed" >&2
   exit 1
 fi
-grep -h 'Left out:' "$results/configure.log" | sed 's/^-- //' | sort -u
+for reason in ${tried[@]+"${tried[@]}"}; do note configure "cannot build $reason"; done
+grep -hs 'Left out:' "$results/configure.log" | sed 's/^-- //' | sort -u
 
 # The targets that there are.
 available() { cmake --build "$build" --target help 2>/dev/null | sed 's/^\.\.\. //;s/:.*//' | grep -xE "$1" | sort -u; }
@@ -187,9 +231,18 @@ mapfile -t programs < <(available 'lazyllm_cuda_micro_bench|ttft_bench')
 go_on=(-k)
 if grep -q '^CMAKE_GENERATOR:INTERNAL=Ninja' "$build/CMakeCache.txt" 2>/dev/null; then go_on=(-k 0); fi
 start=$SECONDS
-run build 300 cmake --build "$build" --parallel "$jobs" --target ${tests[@]+"${tests[@]}"} ${programs[@]+"${programs[@]}"} \
-  -- "${go_on[@]}"
-status=$?
+build_command=(cmake --build "$build" --parallel "$jobs" --target ${tests[@]+"${tests[@]}"} ${programs[@]+"${programs[@]}"} -- "${go_on[@]}")
+if [[ -n $dry ]]; then
+  echo "+ ${build_command[*]@Q}"
+  build_command+=(-n)  # what would be built
+fi
+if ((${#tests[@]} + ${#programs[@]})); then
+  run build 300 "${build_command[@]}"
+  status=$?
+else
+  status=1
+  echo "there is nothing to build" >"$results/build.log"
+fi
 note build "$(told "$status" $((SECONDS - start))): for ${architectures//;/ and }, ${#tests[@]} test programs, ${programs[*]:-no benchmarks}"
 if ((status != 0)); then
   failed=1
@@ -209,7 +262,12 @@ run_tests() {
   ((${#tests[@]})) || { note tests "left out: none were built"; return; }
   local start=$SECONDS pattern status skipped
   pattern="^($(IFS='|'; echo "${tests[*]}"))\$"
-  run tests 90 ctest --test-dir "$build" --output-on-failure --no-tests=error -j 4 -R "$pattern"
+  local command=(ctest --test-dir "$build" --output-on-failure --no-tests=error -j 4 -R "$pattern")
+  if [[ -n $dry ]]; then
+    echo "+ ${command[*]@Q}"
+    command+=(-N)  # which there are
+  fi
+  run tests 90 "${command[@]}"
   status=$?
   note tests "$(told "$status" $((SECONDS - start)))$(sed -n 's/^\([0-9]*% tests passed.*\)/; \1/p' "$results/tests.log")"
   skipped=$(sed -n 's/^.* - \(.*\) (Skipped)$/\1/p' "$results/tests.log" | tr '\n' ' ')
@@ -219,10 +277,11 @@ run_tests() {
 
 # Each test that has not passed gets a share of the time, or twice what it was stopped after before if that is more.
 run_sanitizer() {
-  command -v compute-sanitizer >/dev/null || { note sanitizer "left out: compute-sanitizer was not found"; return; }
-  local tool test name given start status left limit waiting end=$((SECONDS + 100)) pending=()
+  [[ -n $dry ]] || command -v compute-sanitizer >/dev/null ||
+    { note sanitizer "left out: compute-sanitizer was not found"; return; }
+  local tool test name given start status left limit waiting end=$((SECONDS + 100)) pending=() command
   if ! wanted micro && ! wanted ttft && ! wanted peers; then end=$((SECONDS + $(seconds_left))); fi
-  for tool in memcheck racecheck initcheck; do
+  for tool in memcheck racecheck initcheck synccheck; do
     for test in ${tests[@]+"${tests[@]}"}; do
       name=$results/$tool-$test
       if [[ -e $name.passed ]]; then note "$tool" "$test was passed"; continue; fi
@@ -236,6 +295,12 @@ run_sanitizer() {
   for name in "${pending[@]}"; do
     read -r given tool test <<<"$name"
     name=$tool-$test
+    command=(compute-sanitizer --tool "$tool" --error-exitcode 9)
+    if [[ $tool == memcheck ]]; then command+=(--track-stream-ordered-races all); fi
+    # cuBLAS's kernels are not this project's, and take long. To initcheck what they do not write is not initialised.
+    if [[ $tool != initcheck ]]; then command+=(--kernel-name kns=lazyllm --kernel-name kns=llama); fi
+    command+=("$bin/$test")
+    if [[ -n $dry ]]; then walk "$name" "${command[@]}"; continue; fi
     start=$SECONDS
     left=$((end - start))
     limit=$((left / waiting > 5 ? left / waiting : 5))
@@ -243,7 +308,7 @@ run_sanitizer() {
     if ((limit < 2 * given)); then limit=$((2 * given)); fi
     if ((limit > left)); then limit=$left; fi
     if ((limit < 3)); then note "$tool" "$test left out: the time for the sanitizers was over"; continue; fi
-    run "$name" "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/$test"
+    run "$name" "$limit" "${command[@]}"
     status=$?
     # Copies of whole buffers move rows that nothing has written yet, on purpose; kernels must not read such.
     if ((status == 9)) && [[ $tool == initcheck ]] && ! grep -q '__global__ memory read' "$results/$name.log"; then
@@ -279,6 +344,7 @@ keep_more() {
 # had written of it when it was stopped stays.
 measured() {
   local name=$1 start=$SECONDS status json=$results/$1.json
+  if [[ -n $dry ]]; then walk "$name" "${@:3}"; return; fi
   keep_more "$json"
   if whole "$json"; then
     if (($(missing_cases "$json") == 0)); then note "${name%%-*}" "$name was there"; return; fi
@@ -292,42 +358,48 @@ measured() {
   if ((status != 0 && status != 124 && status != 125)); then failed=1; show_end "$name"; fi
 }
 
+# Google Benchmark closes its file at the end: what is stopped is lost, so each part is a measurement of its own. The
+# last one needs the most memory.
+declare -A micro_operations=([score]=score [select]=select [rows]='gather|scatter|merge' [aux]='park|revive')
+
 run_micro() {
   built lazyllm_cuda_micro_bench || { note micro "left out: Google Benchmark was not found"; return; }
-  measured micro 60 "$bin/lazyllm_cuda_micro_bench" --benchmark_min_time=0.01 --benchmark_out="$results/micro.json" \
-    --benchmark_out_format=json
+  local part
+  for part in score select rows aux; do
+    measured "micro-$part" 45 "$bin/lazyllm_cuda_micro_bench" "--benchmark_filter=^(${micro_operations[$part]})" \
+      --benchmark_min_time=0.01 "--benchmark_out=$results/micro-$part.json" --benchmark_out_format=json
+  done
 }
 
-# Shape, schedule, batch sizes and prompt lengths, what matters most first.
+# Shape, batch size, rows that a decode step may revive at each pruning layer, prompt lengths and schedules: what
+# matters most first. The weights of a line are loaded once.
 ttft_cases=(
-  "llama-2-7b 6:0.3,16:0.5 1 4096 16384"
-  "llama-2-7b paper 1 4096 16384"
-  "llama-2-7b 9:0.5,17:0.5,25:0.5 1 4096 16384"
-  "llama-2-7b 6:0.3,16:0.5 8 4096 2048 8192"
-  "llama-2-7b 6:0.3,16:0.5 1 2048 8192 32768"
-  "llama-3-8b 6:0.3,16:0.5 1 4096 16384 2048 8192 32768"
-  "llama-3-8b paper 1 4096 16384"
-  "llama-3-8b 6:0.3,16:0.5 8 4096 2048 8192"
-  "1.1b 4:0.3,11:0.5 1 4096 16384 2048 8192 32768"
-  "1.1b paper 1 4096 16384"
-  "1.1b 4:0.3,11:0.5 8 4096 2048 8192 16384"
-  "llama-3-8b 6:0.3,16:0.5 8 16384 32768"
-  "1.1b 4:0.3,11:0.5 8 32768"
+  "llama-2-7b 1 16 4096,16384 6:0.3,16:0.5 paper 9:0.5,17:0.5,25:0.5"
+  "llama-2-7b 8 16 4096,2048,8192 6:0.3,16:0.5"
+  "llama-2-7b 1 0 4096,16384 6:0.3,16:0.5"
+  "llama-2-7b 1 16 2048,8192,32768 6:0.3,16:0.5"
+  "llama-3-8b 1 16 4096,16384 6:0.3,16:0.5 paper"
+  "llama-3-8b 8 16 4096,2048,8192,16384,32768 6:0.3,16:0.5"
+  "llama-3-8b 1 16 2048,8192,32768 6:0.3,16:0.5"
+  "1.1b 1 16 4096,16384 4:0.3,11:0.5 paper"
+  "1.1b 8 16 4096,2048,8192,16384,32768 4:0.3,11:0.5"
+  "1.1b 1 16 2048,8192,32768 4:0.3,11:0.5"
 )
 
 # run_ttft FIRST COUNT: COUNT of the cases, from number FIRST.
 run_ttft() {
-  local case shape schedule batch prompts name left
+  local case shape batch revived prompts name left schedules schedule
   for case in "${ttft_cases[@]:$1:$2}"; do
-    read -r shape schedule batch prompts <<<"$case"
-    name=ttft-$shape-${schedule//[:,]/_}-$batch-${prompts// /_}
+    read -r shape batch revived prompts schedules <<<"$case"
+    name=ttft-$shape-batch-$batch-revived-$revived-${prompts//,/_}
     left=$(seconds_left)
     if ((left > 240)); then left=240; fi
-    # The program stops by itself, between two lengths, before it is stopped.
+    local command=("$bin/ttft_bench" --device cuda --shape "$shape" --batch "$batch" --decode-revived "$revived")
+    for schedule in $schedules; do command+=(--schedule "$schedule"); done
+    # The program stops by itself, between two cases, before it is stopped.
     # shellcheck disable=SC2086  # several lengths
-    measured "$name" 240 "$bin/ttft_bench" --device cuda --shape "$shape" --schedule "$schedule" --batch "$batch" \
-      --prompt $prompts --dtype bf16 --generate 17 --repeats 3 --seconds "$((left > 20 ? left - 15 : 5))" \
-      --json "$results/$name.json"
+    measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
+      --seconds "$((left > 20 ? left - 15 : 5))" --json "$results/$name.json"
   done
 }
 
@@ -352,38 +424,43 @@ else
     parts=${parts//ttft/}
   fi
   python=${PYTHON:-python3}
-  if wanted peers && ! "$python" -c 'import torch, transformers' 2>"$results/peers.log"; then
+  if wanted peers && [[ -z $dry ]] && ! "$python" -c 'import torch, transformers' 2>"$results/peers.log"; then
     note peers "left out: $(tail -1 "$results/peers.log")"
     parts=${parts//peers/}
   fi
-  if wanted ttft; then run_ttft 0 2; fi
+  if wanted ttft; then run_ttft 0 1; fi
   if wanted peers; then run_peers llama-2-7b; fi
   if wanted sanitizer; then run_sanitizer; fi
   if wanted micro; then run_micro; fi
-  if wanted ttft; then run_ttft 2 "${#ttft_cases[@]}"; fi
+  if wanted ttft; then run_ttft 1 "${#ttft_cases[@]}"; fi
   if wanted peers; then run_peers llama-3-8b 1.1b; fi
 fi
 
-# tables KIND FILE...: prints the tables of results, and writes them into the document.
+# tables KIND FILE...: prints the tables of results, those of ttft in short, and writes them into the document.
 tables() {
-  local kind=$1
+  local kind=$1 printed=$1
   shift
   (($#)) || return 0
+  if [[ $kind == cuda ]]; then printed="cuda-summary"; fi
   if [[ -n $document ]] && { [[ $kind != cuda ]] || grep -q '"lazy_ms"' "$@"; }; then
     python3 "$root/bench/make_tables.py" "$kind" "$@" "$document" --command "bash bench/cuda/run.sh" \
       --context "$(cat "$results/context.txt")" || failed=1
   fi
-  if [[ $kind == cuda ]]; then python3 "$root/bench/make_tables.py" cuda-summary "$@" - || failed=1; fi
+  python3 "$root/bench/make_tables.py" "$printed" "$@" - || failed=1
 }
 
 echo
 printf '%s\n' "${summary[@]}"
+micro=("$results"/micro-*.json)
 measurements=("$results"/ttft-*.json "$results"/peers-*.json)
 if command -v python3 >/dev/null; then
-  [[ -s $results/micro.json ]] && tables cuda-micro "$results/micro.json"
+  tables cuda-micro ${micro[@]+"${micro[@]}"}
   tables cuda ${measurements[@]+"${measurements[@]}"}
-elif ((${#measurements[@]})); then
+elif ((${#micro[@]} + ${#measurements[@]})); then
   echo "No python3 here for the tables: bench/make_tables.py makes them of $results/*.json"
+fi
+if [[ -n $gpu ]] && tar -C "$(dirname "$results")" -czf "$results.tar.gz" "$(basename "$results")"; then
+  echo "All of it: $results.tar.gz"
 fi
 echo "$SECONDS of $budget s; results in $results"
 exit "$failed"

@@ -20,31 +20,39 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// The time that work on a stream takes, between two events.
-class StreamTimer {
+/// A point in the work of a stream.
+class StreamMark {
  public:
-  StreamTimer() {
-    for (cudaEvent_t& event : events_) cuda::detail::check(cudaEventCreate(&event), "cudaEventCreate");
-  }
-  StreamTimer(const StreamTimer&) = delete;
-  StreamTimer& operator=(const StreamTimer&) = delete;
-  ~StreamTimer() {
-    for (const cudaEvent_t event : events_) cudaEventDestroy(event);
-  }
+  StreamMark() { cuda::detail::check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  StreamMark(const StreamMark&) = delete;
+  StreamMark& operator=(const StreamMark&) = delete;
+  ~StreamMark() { cudaEventDestroy(event_); }
 
-  void start(cudaStream_t stream) { cuda::detail::check(cudaEventRecord(events_[0], stream), "cudaEventRecord"); }
-  void stop(cudaStream_t stream) { cuda::detail::check(cudaEventRecord(events_[1], stream), "cudaEventRecord"); }
+  void set(cudaStream_t stream) { cuda::detail::check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
 
-  /// From the last `start` to the last `stop`, which it waits for. Throws `cuda_error` if any of the work failed.
-  double milliseconds() const {
+  /// From the other mark to this one, which it waits for. Throws `cuda_error` if any of the work failed.
+  double milliseconds_since(const StreamMark& earlier) const {
     float time = 0;
-    cuda::detail::check(cudaEventSynchronize(events_[1]), "cudaEventSynchronize");
-    cuda::detail::check(cudaEventElapsedTime(&time, events_[0], events_[1]), "cudaEventElapsedTime");
+    cuda::detail::check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    cuda::detail::check(cudaEventElapsedTime(&time, earlier.event_, event_), "cudaEventElapsedTime");
     return time;
   }
 
  private:
-  cudaEvent_t events_[2] = {};
+  cudaEvent_t event_ = nullptr;
+};
+
+/// The time that work on a stream takes, between two marks.
+class StreamTimer {
+ public:
+  void start(cudaStream_t stream) { start_.set(stream); }
+  void stop(cudaStream_t stream) { stop_.set(stream); }
+
+  /// From the last `start` to the last `stop`, which it waits for. Throws `cuda_error` if any of the work failed.
+  double milliseconds() const { return stop_.milliseconds_since(start_); }
+
+ private:
+  StreamMark start_, stop_;
 };
 
 /// Enqueues `call()` as many times as `calls` says, one after the other as a decoder does, and returns the milliseconds

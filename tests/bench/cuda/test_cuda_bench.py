@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import tempfile
 import types
 import unittest
@@ -22,8 +23,8 @@ import transformers_ttft  # noqa: E402
 def case(**fields):
     """A result of ttft_bench that passes all bars."""
     return {"device": "cuda", "gpu": "Made-up GPU", "shape": "llama-2-7b", "dtype": "bf16", "schedule": "6:0.3,16:0.5",
-            "prompt_tokens": 4096, "batch": 1, "repeats": 3, "dense_ms": 100.0, "keep_one_ms": 100.5, "lazy_ms": 35.0,
-            "speedup": 2.86, "ideal_speedup": 2.98, "overhead_percent": 0.5, "library_percent": 0.75,
+            "decode_revived": 16, "prompt_tokens": 4096, "batch": 1, "repeats": 5, "prefills": 10, "dense_ms": 100.0, "keep_one_ms": 100.5, "lazy_ms": 35.0,
+            "speedup": 2.86, "ideal_speedup": 2.98, "overhead_percent": 0.5, "overhead_noise_percent": 0.1, "library_percent": 0.75,
             "dense_tflops": 560.0, "gemm_tflops": 700.0, "copy_gbytes_per_second": 2900.0, "gemm_ms": 78.0,
             "attention_ms": 7.0, "dense_of_floor": 1.18, "generated_tokens": 17, "dense_decode_ms": 5.0,
             "lazy_decode_ms": 4.5, "decode_ratio": 0.9, "slowest_decode_ratio": 0.98, "decode_floor_ms": 4.7,
@@ -57,11 +58,12 @@ class Tables(Folder):
         return [row[-1] for row in self.bars(*entries).values()]
 
     def test_good_results_pass_all_bars(self):
-        self.assertEqual(self.met(case(), case(prompt_tokens=16384), peer()), ["passed"] * 8)
+        unrevived = case(decode_revived=0, lazy_decode_ms=4.4)
+        self.assertEqual(self.met(case(), unrevived, case(prompt_tokens=16384), peer()), ["passed"] * 9)
 
     def test_each_bar_can_be_missed(self):
-        bad = [{"dense_of_floor": 1.26}, {"dense_ms": 131.0}, {"overhead_percent": 1.01}, {"speedup": 2.74},
-               {"library_percent": 1.01}, {"slowest_decode_ratio": 1.01}]
+        bad = [{"dense_of_floor": 1.26}, {"dense_ms": 131.0}, {"overhead_percent": 1.11}, {"speedup": 2.74},
+               {"library_percent": 1.01}, {"slowest_decode_ratio": 1.06}]
         missed = []
         for fields in bad:
             met = self.met(case(), case(schedule="paper", **fields), case(prompt_tokens=16384), peer())
@@ -72,25 +74,50 @@ class Tables(Folder):
         slow = {"speedup": 2.3, "ideal_speedup": 2.5}
         self.assertEqual(self.met(case(**slow), case(prompt_tokens=16384), peer())[5], "passed")  # the other one
         self.assertEqual(self.met(case(**slow), case(prompt_tokens=16384, **slow), peer())[5], "missed")
+        self.assertEqual(self.met(case(), case(decode_revived=0, lazy_decode_ms=3.9))[8], "missed")
+
+    def test_bars_are_of_the_shape_and_the_lengths_that_they_name(self):
+        bad = {"dense_of_floor": 2.0, "dense_ms": 999.0, "overhead_percent": 9.0, "speedup": 1.0,
+               "library_percent": 9.0, "slowest_decode_ratio": 9.0}
+        good = [case(), case(decode_revived=0, lazy_decode_ms=4.4), case(prompt_tokens=16384), peer()]
+        for other in ({"shape": "1.1b"}, {"shape": "llama-3-8b", "prompt_tokens": 16384}, {"prompt_tokens": 2048},
+                      {"prompt_tokens": 32768, "batch": 8}):
+            self.assertEqual(self.met(*good, case(**bad, **other)), ["passed"] * 9, other)
+
+    def test_the_decode_bar_is_of_the_budget_that_it_names(self):
+        for budget in (None, 0, 32):
+            slow = case(decode_revived=budget, slowest_decode_ratio=3.0)
+            self.assertEqual(self.met(case(), slow)[7], "passed")
+            self.assertEqual(self.met(slow)[7], "not measured")
+        self.assertEqual(self.met(case(slowest_decode_ratio=1.05))[7], "passed")
+
+    def test_noise_is_told_from_overhead(self):
+        def overhead(percent, noise):
+            return list(self.bars(case(overhead_percent=percent, overhead_noise_percent=noise)).values())[2]
+
+        self.assertEqual(overhead(1.2, 0.3)[0::2], ["1.20 % ± 0.30", "within noise"])
+        self.assertEqual(overhead(1.2, 0.1)[2], "missed")
+        self.assertEqual(overhead(0.9, 0.3)[2], "passed")
 
     def test_an_ideal_below_two_and_a_half_does_not_count(self):
         self.assertEqual(self.met(case(speedup=2.4, ideal_speedup=2.45))[5], "not measured")
 
     def test_says_what_was_not_measured(self):
         bars = self.bars(case(prompt_tokens=2048))
+        self.assertEqual({row[-1] for row in bars.values()}, {"not measured"})
         self.assertEqual(list(bars.values())[0], ["not measured", "", "not measured"])
         self.assertEqual(self.met(case())[1], "not measured")  # no peer
         self.assertEqual(self.met(case(), peer(device="cpu"))[1], "not measured")
         self.assertEqual(self.met(case(), peer(batch=8))[1], "not measured")
 
     def test_names_the_worst_case(self):
-        overhead = self.bars(case(), case(batch=8, overhead_percent=2.5))["overhead at keep 1 at most 1 %"]
-        self.assertEqual(overhead, ["2.50 %", "llama-2-7b, 4096, batch 8, `6:0.3,16:0.5`", "missed"])
+        overhead = list(self.bars(case(), case(batch=8, overhead_percent=2.5)).values())[2]
+        self.assertEqual(overhead, ["2.50 % ± 0.10", "llama-2-7b, 4096, batch 8, `6:0.3,16:0.5`", "missed"])
 
     def test_writes_tables_between_their_markers(self):
         document = self.folder / "document.md"
         document.write_text("before\n<!-- cuda begin -->\nold\n<!-- cuda end -->\nafter\n")
-        entries = [case(), case(schedule="paper"), peer(), case(prompt_tokens=32768) |
+        entries = [case(), case(schedule="paper"), case(decode_revived=0, prefills=12), peer(), case(prompt_tokens=32768) |
                    {"left_out": "no time was left of 60 s"}]
         arguments = ["make_tables.py", "cuda", str(self.written(entries)), str(document), "--command", "run it",
                      "--context", "here"]
@@ -101,8 +128,13 @@ class Tables(Folder):
         self.assertTrue(text.endswith("<!-- cuda end -->\nafter\n"))
         self.assertNotIn("old", text)
         self.assertIn("transformers 5.0 with PyTorch 2.9 and SDPA", text)
-        self.assertIn("| llama-2-7b | bf16 | 4096 | 1 | `paper` | 100.0 | 35.0 | 2.86 | 2.98 | 96 % | 0.50 % | 0.75 % "
-                      "| 130.0 |", text)
+        self.assertIn("| llama-2-7b | bf16 | 4096 | 1 | `paper` | 100.0 | 35.0 | 2.86 | 2.98 | 96 % | 0.50 ± 0.10 % "
+                      "| 0.75 % | 130.0 |", text)
+        prefill = "| llama-2-7b | bf16 | 4096 | 1 | `6:0.3,16:0.5` | 100.0 | 35.0 |"
+        self.assertEqual(text.count(prefill), 1)  # once, not for each budget
+        for budget in ("0", "16"):
+            self.assertIn(f"| llama-2-7b | bf16 | 4096 | 1 | `6:0.3,16:0.5` | {budget} | 5.00 | 4.50 |", text)
+        self.assertIn("Medians of 10 to 12 prefills and of 5 runs of the decode steps", text)
         self.assertIn("| llama-2-7b, 32768, `6:0.3,16:0.5` | no time was left of 60 s |", text)
         floor = "| llama-2-7b | bf16 | 4096 | 1 | 100.0 | 78.0 | 7.0 | 1.18 | 560 | 700 | 2900 |"
         self.assertEqual(text.count(floor), 1)  # once, not for each schedule
@@ -116,12 +148,13 @@ class Tables(Folder):
             return {"name": name, "run_type": "iteration", "real_time": time, "time_unit": "us",
                     "bytes_per_second": 1e12}
 
-        results = self.written({"benchmarks": [
+        rows = self.written({"benchmarks": [
             benchmark("gather<bf16>/width:4096/tokens:2048/manual_time", 10),
-            benchmark("gather_memory<bf16>/width:4096/tokens:2048/manual_time", 9),
+            benchmark("gather_memory<bf16>/width:4096/tokens:2048/manual_time", 9)]}, "rows.json")
+        select = self.written({"benchmarks": [
             benchmark("select_top_k/keep:30/batch:8/tokens:8192/manual_time", 20),
-            benchmark("select_top_k_plain/keep:30/batch:8/tokens:8192/manual_time", 200)]})
-        text = make_tables.cuda_micro_tables([results])
+            benchmark("select_top_k_plain/keep:30/batch:8/tokens:8192/manual_time", 200)]}, "select.json")
+        text = make_tables.cuda_micro_tables([rows, select])
         self.assertIn("| operation | type | width | tokens | µs | GB/s | same bytes µs |", text)
         self.assertIn("| gather | bf16 | 4096 | 2048 | 10 | 1000 | 9 |", text)
         self.assertIn("| select top k | 30 | 8 | 8192 | 20 | 1000 | 200 |", text)
@@ -141,10 +174,12 @@ case " $* " in
   *" -n "*) [[ " $* " == *" ${BROKEN:-} "* ]] || echo "ninja: no work to do."; exit ;;
   *" --build "*) [[ -z ${BROKEN:-} ]] || { echo "broken: $BROKEN"; exit 1; }; exit ;;
 esac
-if [[ -n ${MISSING:-} && " $* " == *"-DLAZYLLM_BUILD_EXAMPLES=ON"* ]]; then
-  printf 'CMake Error at examples/CMakeLists.txt:1 (find_package):\\n  Could not find %s\\n' "$MISSING" >&2
-  exit 1
-fi
+for part in ${MISSING_PARTS:-EXAMPLES}; do
+  if [[ -n ${MISSING:-} && " $* " == *"-DLAZYLLM_BUILD_$part=ON"* ]]; then
+    printf 'CMake Error at examples/CMakeLists.txt:1 (find_package):\\n  Could not find %s\\n' "$MISSING" >&2
+    exit 1
+  fi
+done
 """,
     "ctest": """
 echo "ctest $*" >>"$CALLS"
@@ -159,7 +194,7 @@ echo "compute-sanitizer $*" >>"$CALLS"
 """,
     "git": """
 case " $* " in
-  *" rev-parse "*) echo "${COMMIT:-abc1234}" ;;
+  *" rev-parse "*) [[ -z ${NO_GIT:-} ]] || exit 128; echo "${COMMIT:-abc1234}" ;;
   *" diff "*) exit "${CHANGED:-0}" ;;
 esac
 """,
@@ -173,11 +208,15 @@ while (($#)); do [[ $1 != --json ]] || cp "$PEERS" "$2"; shift; done
 PROGRAMS = {
     "ttft_bench": """
 echo "ttft_bench $*" >>"$CALLS"
+if [[ ${CUDA_VISIBLE_DEVICES-all} == "" ]]; then echo "${DRY:-no CUDA device}"; exit 1; fi
 while (($#)); do [[ $1 != --json ]] || cp "$CASES" "$2"; shift; done
 exit "${TTFT_STATUS:-0}"
 """,
     "lazyllm_cuda_micro_bench": """
 echo "micro $*" >>"$CALLS"
+if [[ ${CUDA_VISIBLE_DEVICES-all} == "" ]]; then echo "no CUDA device"; exit; fi
+[[ $* != ${STOPPED:-} ]] || exit 124
+while (($#)); do [[ $1 != --benchmark_out=* ]] || cp "$MICRO" "${1#*=}"; shift; done
 """,
 }
 
@@ -198,6 +237,9 @@ class Run(Folder):
         self.environment = os.environ | {
             "PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(self.folder / "calls"), "DEVICE": "",
             "TARGETS": self.targets, "CASES": str(self.written([case(), case(prompt_tokens=16384)], "cases.json")),
+            "MICRO": str(self.written({"benchmarks": [{
+                "name": "gather<bf16>/width:4096/tokens:2048/manual_time", "run_type": "iteration", "real_time": 10,
+                "time_unit": "us", "bytes_per_second": 1e12}]}, "micro.json")),
             "PEERS": str(self.written([peer()], "peers.json")), "PYTHON": str(tools / "python")}
 
     def run_script(self, *arguments, script=ROOT / "bench/cuda/run.sh", **environment):
@@ -227,15 +269,26 @@ class Run(Folder):
         self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=90", self.calls)
         self.assertIn(f"-DCMAKE_PREFIX_PATH={self.folder}", self.calls)
         self.assertIn("-R ^(test_cuda|test_cuda_properties|test_llama_cuda)$", self.calls)
-        for tool in ("memcheck", "racecheck", "initcheck"):
+        for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
             self.assertEqual(self.calls.count(f"compute-sanitizer --tool {tool}"), 3)
+        for line in self.calls.splitlines():  # not cuBLAS's, but what they write must be seen to be written
+            if line.startswith("compute-sanitizer"):
+                ours_only = "--kernel-name kns=lazyllm --kernel-name kns=llama" in line
+                self.assertEqual(ours_only, "initcheck" not in line, line)
+                self.assertEqual("--track-stream-ordered-races all" in line, "memcheck" in line, line)
         self.assertIn("micro        left out: Google Benchmark was not found", done.stdout)
         self.assertEqual(done.stdout.splitlines().count("peers        left out: no torch here"), 1)
         self.assertIn("tests        done in 0 s; 100% tests passed, 0 tests failed out of 2", done.stdout)
         # The table comes last, and the last line says the time.
         last = done.stdout.splitlines()
         self.assertRegex(last[-1], "^[0-9]+ of 480 s; results in ")
-        self.assertTrue(last[-2].startswith("| no lazy decode step slower"), last[-2])
+        archive = self.folder / "build/results.tar.gz"
+        self.assertEqual(last[-2], f"All of it: {archive}")
+        self.assertTrue(last[-3].startswith("| lazy decode with a budget of 16"), last[-3])
+        with tarfile.open(archive) as files:
+            names = files.getnames()
+        self.assertIn("results/context.txt", names)
+        self.assertEqual(sum(name.endswith(".json") for name in names), len(list(self.results.glob("*.json"))))
         self.assertEqual((self.folder / "build/results/context.txt").read_text().split(";")[0], "Made-up GPU")
 
     def test_measures_again_only_what_there_was_no_time_for(self):
@@ -324,8 +377,8 @@ class Run(Folder):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         programs = [line.split()[0] for line in self.calls.splitlines() if not line.startswith("cmake")]
         order = [(program, len(list(group))) for program, group in itertools.groupby(programs)]
-        rest = self.calls.count("ttft_bench --device cuda") - 2
-        self.assertEqual(order, [("ctest", 1), ("ttft_bench", 2), ("peers", 1), ("compute-sanitizer", 9), ("micro", 1),
+        rest = self.calls.count("ttft_bench --device cuda") - 1
+        self.assertEqual(order, [("ctest", 1), ("ttft_bench", 1), ("peers", 1), ("compute-sanitizer", 12), ("micro", 4),
                                  ("ttft_bench", rest), ("peers", 2)])
         for line in self.calls.split("compute-sanitizer")[0].splitlines():
             if line.startswith(("ttft_bench", "peers")):
@@ -340,6 +393,11 @@ class Run(Folder):
                 shape, batch = (words[words.index(option) + 1] for option in ("--shape", "--batch"))
                 prompts = words[words.index("--prompt") + 1:words.index("--dtype")]
                 asked |= {(shape, batch, prompt) for prompt in prompts}
+            if "--shape llama-2-7b --batch 1 --decode-revived 16" in line and "4096" in line:
+                first = line
+        for words in ("--prompt 4096 16384", "--schedule 6:0.3,16:0.5 --schedule paper --schedule 9:0.5,17:0.5,25:0.5"):
+            self.assertIn(words, first)  # in one process, which loads the weights once
+        self.assertIn("--decode-revived 0 ", self.calls)
         every = set(itertools.product(("llama-2-7b", "llama-3-8b", "1.1b"), "18",
                                       ("2048", "4096", "8192", "16384", "32768")))
         self.assertEqual(every - asked, {("llama-2-7b", "8", "16384"), ("llama-2-7b", "8", "32768")})
@@ -382,8 +440,65 @@ class Run(Folder):
     def test_a_missing_package_costs_its_parts_only(self):
         done = self.run_script(MISSING="CLI11")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"examples +left out: .*Could not find CLI11")
+        self.assertRegex(done.stdout, r"cannot build examples tests bench: .*Could not find CLI11")
         self.assertIn("-DLAZYLLM_BUILD_EXAMPLES=OFF", self.calls)
+
+    def test_without_cublaslt_the_tests_run(self):
+        done = self.run_on_device("--parts", "tests", MISSING="cublasLt", MISSING_PARTS="EXAMPLES BENCH",
+                                  TARGETS="test_cuda")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("-DLAZYLLM_BUILD_EXAMPLES=OFF -DLAZYLLM_BUILD_TESTS=ON -DLAZYLLM_BUILD_BENCH=OFF", self.calls)
+        self.assertIn("-R ^(test_cuda)$", self.calls)
+        done = self.run_on_device(MISSING="Eigen", MISSING_PARTS="EXAMPLES BENCH TESTS")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cmake failed", done.stderr)
+
+    def test_finds_the_toolkit_beside_the_path(self):
+        tools = self.folder / "tools"
+        toolkit = self.folder / "toolkit"
+        for name, folder in (("nvcc", toolkit / "bin"), ("compute-sanitizer", toolkit / "compute-sanitizer")):
+            folder.mkdir(parents=True)
+            (tools / name).rename(folder / name)
+        done = self.run_on_device("--parts", "sanitizer", PATH=f"{tools}:/usr/bin:/bin", CUDA_HOME=str(toolkit))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("compute-sanitizer --tool synccheck", self.calls)
+
+    def test_a_tree_without_git_is_told_its_commit(self):
+        done = self.run_on_device("--parts", "ttft", "--commit", "v1.2 of a tarball", NO_GIT="1", CHANGED="1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("; commit v1.2 of a tarball; ", (self.results / "context.txt").read_text())
+        done = self.run_on_device("--results", self.folder / "other", NO_GIT="1", CHANGED="1")
+        self.assertIn("--commit TEXT gives one", done.stderr)
+
+    def test_micro_benchmarks_that_are_stopped_cost_only_their_part(self):
+        targets = self.targets + " lazyllm_cuda_micro_bench"
+        done = self.run_on_device("--parts", "micro", TARGETS=targets, STOPPED="*micro-rows*")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(sorted(path.name for path in self.results.glob("*.json")),
+                         ["micro-aux.json", "micro-score.json", "micro-select.json"])
+        self.assertIn("| gather | bf16 | 4096 | 2048 | 10 | 1000 |", done.stdout)  # without --document
+        self.assertIn("--benchmark_filter=^(gather|scatter|merge)", self.calls)
+        self.run_on_device("--parts", "micro", TARGETS=targets)
+        self.assertEqual(self.calls.count("micro "), 1)
+
+    def test_a_dry_run_walks_all_steps_and_measures_nothing(self):
+        targets = self.targets + " lazyllm_cuda_micro_bench"
+        for device in ("", "Made-up GPU|90"):
+            done = self.run_script("--dry-run", DEVICE=device, TARGETS=targets)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            commands = [line for line in done.stdout.splitlines() if line.startswith("+ ")]
+            for program, count in (("'cmake'", 1), ("'ctest'", 1), ("'compute-sanitizer'", 12), ("ttft_bench'", 10),
+                                   ("lazyllm_cuda_micro_bench'", 4), ("transformers_ttft.py'", 3)):
+                self.assertEqual(sum(program in " ".join(line.split()[:3]) for line in commands), count, program)
+            self.assertNotIn("compute-sanitizer", self.calls)
+            self.assertNotIn("peers", self.calls)
+            self.assertIn("-n\n", self.calls)  # shows what would be built
+            self.assertIn(" -N\n", self.calls)  # and which tests would run
+            self.assertEqual(list(self.folder.glob("build/**/*.json")), [])
+            self.assertTrue((self.folder / "build/results/dry-run.tar.gz").exists())
+        done = self.run_script("--dry-run", "--parts", "ttft", DRY="The following argument was not expected: --shape")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("was not expected: --shape", done.stdout)
 
     def test_failures_are_its_own(self):
         done = self.run_script("--parts", "tests,ttft", DEVICE="Made-up GPU|90", BROKEN="test_llama_cuda")
@@ -404,7 +519,7 @@ class Run(Folder):
     def test_bad_options_are_named(self):
         for arguments, message in [(["--parts", "foo"], "part 'foo' is none of"), (["--seconds", "x"], "'x' is not a whole"),
                                    (["--prefix", "/nowhere"], "/nowhere is not a folder"), (["--what"], "option '--what'"),
-                                   (["--jobs"], "--jobs needs a value")]:
+                                   (["--jobs"], "--jobs needs a value"), (["--commit"], "--commit needs a value")]:
             done = self.run_script(*arguments)
             self.assertEqual(done.returncode, 2)
             self.assertIn(message, done.stderr)

@@ -1,70 +1,84 @@
 #include "bench/examples/llama/model/device_report.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
 #include <numeric>
 #include <string_view>
 
 #include "examples/llama/library.hpp"
+#include "examples/llama/program/timing.hpp"
 
 namespace llama {
 namespace {
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
+double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+/// Of each turn the value of `run` over that of `other`.
+std::vector<double> ratios(const std::vector<double>& run, const std::vector<double>& other) {
+  std::vector<double> values;
+  std::ranges::transform(run, other, std::back_inserter(values), std::divides());
+  return values;
 }
 
-/// The median of `value(i)` over the repeats.
-template <class Value>
-double median(const DeviceRun& run, const Value& value) {
-  std::vector<double> values;
-  for (std::size_t i = 0; i < run.prefill_ms.size(); ++i) values.push_back(value(i));
-  return median(std::move(values));
+/// How far the median of values like these may be from what many more would give: twice its standard error.
+double noise_of(const std::vector<double>& values) {
+  const auto count = static_cast<double>(values.size());
+  const double mean = sum(values) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double of_a_mean = std::sqrt(squares / std::max(1.0, count - 1) / count);
+  return 2 * 1.2533 * of_a_mean;  // sqrt(pi / 2)
 }
 
 /// Of each decode step the median over the repeats.
 std::vector<double> steps_of(const DeviceRun& run) {
   std::vector<double> steps;
   for (std::size_t step = 0; step < run.decode_ms.front().size(); ++step) {
-    steps.push_back(median(run, [&](std::size_t i) { return run.decode_ms[i][step]; }));
+    std::vector<double> times;
+    for (const std::vector<double>& repeat : run.decode_ms) times.push_back(repeat[step]);
+    steps.push_back(median(std::move(times)));
   }
   return steps;
 }
 
-double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
-
 }  // namespace
 
 nlohmann::ordered_json report(const DeviceCase& what, const DeviceTimes& times, Index weight_bytes) {
-  const std::vector<double>& dense = times.dense.prefill_ms;
-  const std::vector<double>& keep_one = times.keep_one.prefill_ms;
-  const std::vector<double>& lazy = times.lazy.prefill_ms;
+  const DeviceRun& dense_run = times.lazy.dense;
+  // The dense prefills beside those with everything kept: no decode steps are between them.
+  const std::vector<double>& dense = times.keep_one.dense.prefill_ms;
+  const std::vector<double>& keep_one = times.keep_one.library.prefill_ms;
+  const std::vector<double>& lazy = times.lazy.library.prefill_ms;
+  const std::vector<double> overheads = ratios(keep_one, dense);
   const double floor_ms = times.floor.gemm_ms + times.floor.attention_ms;
-  nlohmann::ordered_json report{
-      {"prompt_tokens", what.prompt},
-      {"batch", what.batch},
-      {"repeats", what.repeats},
-      {"dense_ms", median(dense)},
-      {"keep_one_ms", median(keep_one)},
-      {"lazy_ms", median(lazy)},
-      {"speedup", median(times.dense, [&](std::size_t i) { return dense[i] / lazy[i]; })},
-      {"ideal_speedup", times.dense.operations / times.lazy.operations},
-      {"overhead_percent", median(times.dense, [&](std::size_t i) { return 100 * (keep_one[i] / dense[i] - 1); })},
-      {"library_percent", 100 * times.library_share},
-      {"dense_tflops", times.dense.operations / median(dense) * 1e-9},
-      {"gemm_tflops", times.floor.gemm_rate * 1e-12},
-      {"copy_gbytes_per_second", times.floor.copy_rate * 1e-9},
-      {"gemm_ms", times.floor.gemm_ms},
-      {"attention_ms", times.floor.attention_ms},
-      {"dense_of_floor", median(dense) / floor_ms},
-      {"generated_tokens", what.generate}};
+  nlohmann::ordered_json report{{"prompt_tokens", what.prompt},
+                                {"batch", what.batch},
+                                {"repeats", what.repeats},
+                                {"prefills", dense.size()},
+                                {"dense_ms", median(dense)},
+                                {"keep_one_ms", median(keep_one)},
+                                {"lazy_ms", median(lazy)},
+                                {"speedup", median(ratios(dense_run.prefill_ms, lazy))},
+                                {"ideal_speedup", dense_run.operations / times.lazy.library.operations},
+                                {"overhead_percent", 100 * (median(overheads) - 1)},
+                                {"overhead_noise_percent", 100 * noise_of(overheads)},
+                                {"library_percent", 100 * times.library_share},
+                                {"dense_tflops", dense_run.operations / median(dense) * 1e-9},
+                                {"gemm_tflops", times.floor.gemm_rate * 1e-12},
+                                {"copy_gbytes_per_second", times.floor.copy_rate * 1e-9},
+                                {"gemm_ms", times.floor.gemm_ms},
+                                {"attention_ms", times.floor.attention_ms},
+                                {"dense_of_floor", median(dense) / floor_ms},
+                                {"generated_tokens", what.generate}};
   if (what.generate < 2) return report;
 
-  const std::vector<double> dense_steps = steps_of(times.dense);
-  const std::vector<double> lazy_steps = steps_of(times.lazy);
+  const std::vector<double> dense_steps = steps_of(dense_run);
+  const std::vector<double> lazy_steps = steps_of(times.lazy.library);
   double slowest = 0;
   for (std::size_t i = 0; i < dense_steps.size(); ++i) slowest = std::max(slowest, lazy_steps[i] / dense_steps[i]);
-  const double key_value_bytes = static_cast<double>(times.dense.kv_bytes) * static_cast<double>(what.prompt) /
+  const double key_value_bytes = static_cast<double>(dense_run.kv_bytes) * static_cast<double>(what.prompt) /
                                  static_cast<double>(what.prompt + what.generate);
   report.update(
       {{"dense_decode_ms", median(dense_steps)},

@@ -20,22 +20,27 @@ struct DeviceCase {
   Index prompt = 0;
   Index batch = 1;
   Index generate = 1;
-  Index repeats = 1;
+  Index repeats = 1;  ///< of the decode steps, and the fewest of the prefills
 };
 
 /// Times of one way to run a case, between events on the stream and until the logits are on the host.
 struct DeviceRun {
-  std::vector<double> prefill_ms;              ///< of all repeats
-  std::vector<std::vector<double>> decode_ms;  ///< of all repeats: each step's
+  std::vector<double> prefill_ms;              ///< of all turns
+  std::vector<std::vector<double>> decode_ms;  ///< of the first turns, as many as there are repeats: each step's
   double operations = 0;                       ///< of a prefill
   Index kv_bytes = 0;
 };
 
-struct DeviceTimes {
+/// Two ways to run a case, turn by turn: what changes with the time, such as clocks, is in both.
+struct DevicePair {
   DeviceRun dense;
-  DeviceRun keep_one;  ///< through the library with everything kept; no decode steps
-  DeviceRun lazy;
-  double library_share = 0;     ///< part of the lazy prefill's layers that is not in the host's blocks
+  DeviceRun library;
+};
+
+struct DeviceTimes {
+  DevicePair keep_one;          ///< everything kept; no decode steps
+  DevicePair lazy;              ///< pruned
+  double library_share = 0;     ///< part of the lazy prefill's layers that the library's own work takes
   double revived_per_step = 0;  ///< rows taken out of the Aux Cache by a decode step, on average
   DeviceFloor floor;
 };

@@ -2,14 +2,18 @@
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "bench/cuda/stream.hpp"
 #include "bench/examples/llama/model/device_floor.hpp"
 #include "examples/llama/model/cuda/device.cuh"
+#include "examples/llama/program/timing.hpp"
 
 namespace llama {
 namespace {
@@ -38,44 +42,46 @@ std::vector<Tokens> parts(const std::vector<std::vector<TokenId>>& prompts, Inde
   return tokens;
 }
 
-/// A block of the host that is timed each time it runs.
-struct TimedAttention {
+/// Where a layer's attention ends and its feed-forward begins on the stream: between them is the library's work.
+struct LayerMarks {
+  lazyllm::bench::StreamMark attended, feeding;
+};
+
+struct MarkedAttention {
   AttentionBlock<T, CudaDevice> block;
-  lazyllm::bench::StreamTimer* timer;
+  LayerMarks* marks;
 
   void attend(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
-    timer->start(context.stream());
     block.attend(context, plan, hidden);
-    timer->stop(context.stream());
+    marks->attended.set(context.stream());
   }
   auto queries(const lazyllm::LayerPlan& plan) const { return block.queries(plan); }
   auto key_view(const lazyllm::LayerPlan& plan, Index s) const { return block.key_view(plan, s); }
 };
 
-struct TimedFeedForward {
+struct MarkedFeedForward {
   FeedForwardBlock<T, CudaDevice> block;
-  lazyllm::bench::StreamTimer* timer;
+  LayerMarks* marks;
 
   void feed_forward(lazyllm::cuda::Context& context, RowsView<T> hidden) {
-    timer->start(context.stream());
+    marks->feeding.set(context.stream());
     block.feed_forward(context, hidden);
-    timer->stop(context.stream());
   }
 };
 
-/// Part of a lazy prefill's layers that is not in the host's blocks: scores, selection, copies of rows, and whatever
-/// the stream waits for meanwhile.
+/// Part of a lazy prefill's layers that scores, selection and copies of rows take, and whatever the stream waits for
+/// between them. The gap between two blocks, as layers without such work have it, is no part of it.
 double library_share(const DeviceModel& model, const DeviceCase& what, const Pruner& pruner,
                      const std::vector<std::vector<TokenId>>& prompts, cudaStream_t stream) {
   using Sequence = CudaDevice::Sequence<T>;
   lazyllm::cuda::Context context(stream);
   BlockResources<T, CudaDevice> resources(context, model, KvCacheSize(what.prompt, what.batch));
   const ModelConfig& config = model.config();
-  std::vector<lazyllm::bench::StreamTimer> timers(static_cast<std::size_t>(2 * config.layers));
-  std::vector<lazyllm::LazyDecoderLayer<TimedAttention, TimedFeedForward>> layers;
+  std::vector<LayerMarks> marks(static_cast<std::size_t>(config.layers));
+  std::vector<lazyllm::LazyDecoderLayer<MarkedAttention, MarkedFeedForward>> layers;
   for (Index layer = 0; layer < config.layers; ++layer) {
-    lazyllm::bench::StreamTimer* const own = &timers[static_cast<std::size_t>(2 * layer)];
-    layers.emplace_back(TimedAttention{{&resources, layer}, own}, TimedFeedForward{{&resources, layer}, own + 1});
+    LayerMarks* const own = &marks[static_cast<std::size_t>(layer)];
+    layers.emplace_back(MarkedAttention{{&resources, layer}, own}, MarkedFeedForward{{&resources, layer}, own});
   }
   std::vector<TokenId> tokens;
   for (const auto& prompt : prompts) tokens.insert(tokens.end(), prompt.begin(), prompt.end());
@@ -84,6 +90,7 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
   for (Index s = 0; s < what.batch; ++s) sequences.emplace_back(config.layers, config.hidden_size);
   lazyllm::Step<Sequence, Pruner> step;
   lazyllm::bench::StreamTimer whole;
+  std::vector<bool> works(marks.size());  // whether the library has work between a layer's blocks
   const auto prefill = [&] {
     std::vector<lazyllm::Step<Sequence, Pruner>::Entry> entries;
     for (Sequence& sequence : sequences) {
@@ -93,16 +100,26 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
     const RowsView<T> embeddings = step.begin(context, entries);
     model.embed(context, tokens, embeddings);
     whole.start(stream);
-    for (auto& layer : layers) layer.forward(context, step);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const auto segment = step.segment();
+      works[i] = segment.first >= segment.scored_from || segment.first == segment.last;
+      layers[i].forward(context, step);
+    }
     whole.stop(stream);
     step.end();
+    std::vector<double> gaps, times;
+    for (std::size_t i = 0; i < marks.size(); ++i) {
+      (works[i] ? times : gaps).push_back(marks[i].feeding.milliseconds_since(marks[i].attended));
+    }
+    const double gap = gaps.empty() ? 0 : median(std::move(gaps));
+    double library_ms = 0;
+    for (const double time : times) library_ms += time - gap;
+    return library_ms / whole.milliseconds();
   };
   prefill();
-  prefill();
-  const double layers_ms = whole.milliseconds();
-  double blocks_ms = 0;
-  for (const lazyllm::bench::StreamTimer& timer : timers) blocks_ms += timer.milliseconds();
-  return 1 - blocks_ms / layers_ms;
+  std::vector<double> shares(static_cast<std::size_t>(what.repeats));
+  std::ranges::generate(shares, prefill);
+  return median(std::move(shares));
 }
 
 int current_device() {
@@ -160,40 +177,57 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPru
     timer.stop(stream);
     return timer.milliseconds();
   };
-  // A prefill to warm up and one to time; then decode steps, with `after_step()` after each.
-  const auto run = [&](auto& decoder, DeviceRun& to, Index generate, const auto& after_step) {
-    decoder.step_all(whole);
+  const auto prefill = [&](auto& decoder) {
     decoder.clear();
+    return timed([&] { decoder.step_all(whole); });
+  };
+  const auto prefill_to = [&](auto& decoder, DeviceRun& run) {
     const double before = decoder.operations();
-    to.prefill_ms.push_back(timed([&] { decoder.step_all(whole); }));
-    to.operations = decoder.operations() - before;
-    to.kv_bytes = decoder.kv_bytes();
-    std::vector<double>& steps = to.decode_ms.emplace_back();
-    for (Index i = 1; i < generate; ++i) {
+    run.prefill_ms.push_back(prefill(decoder));
+    run.operations = decoder.operations() - before;
+    run.kv_bytes = decoder.kv_bytes();
+  };
+  const auto decode_to = [&](auto& decoder, DeviceRun& run, const auto& after_step) {
+    std::vector<double>& steps = run.decode_ms.emplace_back();
+    for (Index i = 1; i < what.generate; ++i) {
       const std::vector<Tokens> next = parts(prompts, i % what.prompt, 1);
       steps.push_back(timed([&] { decoder.step_all(next); }));
       after_step();
     }
   };
+  // Warms up, and calls `turn(i)` for turns enough.
+  const auto take_turns = [&](auto& a, auto& b, const auto& turn) {
+    double warm_up = 0;
+    double longest = 0;
+    while (warm_up < warm_up_ms) {
+      longest = std::max(prefill(a), prefill(b));
+      warm_up += longest;
+    }
+    const auto enough = std::min(most_turns, static_cast<Index>(std::ceil(timed_ms / longest)));
+    for (Index i = 0; i < std::max(enough, what.repeats); ++i) turn(i);
+  };
 
   kernels::check(cudaMemPoolTrimTo(state_->pool, 0), "cudaMemPoolTrimTo");  // of a case before
   DeviceTimes times;
-  const Index lazy_steps = what.repeats * (what.generate - 1);
-  for (Index i = 0; i < what.repeats; ++i) {
+  {
+    DenseDecoder<T, CudaDevice> dense(model, size, stream);
     {
-      DenseDecoder<T, CudaDevice> decoder(model, size, stream);
-      run(decoder, times.dense, what.generate, [] {});
-    }
-    {
-      LazyDecoder<T, CudaDevice> decoder(model, size, stream, Pruner(lazyllm::KeepAll()));
-      run(decoder, times.keep_one, 1, [] {});
-    }
-    {
-      LazyDecoder<T, CudaDevice> decoder(model, size, stream, pruner);
-      run(decoder, times.lazy, what.generate, [&] {
-        times.revived_per_step += static_cast<double>(decoder.stats().revived()) / static_cast<double>(lazy_steps);
+      LazyDecoder<T, CudaDevice> keep_one(model, size, stream, Pruner(lazyllm::KeepAll()));
+      take_turns(dense, keep_one, [&](Index) {
+        prefill_to(dense, times.keep_one.dense);
+        prefill_to(keep_one, times.keep_one.library);
       });
     }
+    LazyDecoder<T, CudaDevice> lazy(model, size, stream, pruner);
+    const auto lazy_steps = static_cast<double>(what.repeats * (what.generate - 1));
+    take_turns(dense, lazy, [&](Index i) {
+      prefill_to(dense, times.lazy.dense);
+      if (i < what.repeats) decode_to(dense, times.lazy.dense, [] {});
+      prefill_to(lazy, times.lazy.library);
+      if (i >= what.repeats) return;
+      decode_to(lazy, times.lazy.library,
+                [&] { times.revived_per_step += static_cast<double>(lazy.stats().revived()) / lazy_steps; });
+    });
   }
   times.library_share = library_share(model, what, pruner, prompts, stream);
   times.floor = device_floor(model.config(), what.prompt, what.batch, stream);

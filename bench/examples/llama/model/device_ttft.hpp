@@ -19,10 +19,14 @@ class DeviceBench {
   DeviceBench(const ModelConfig& config, const WeightSource& weights);
   ~DeviceBench();
 
-  /// Runs a case dense, with everything kept and pruned, in turn. Each decoder is made anew and warmed up by a prefill
-  /// before it is timed, so that only one needs memory at a time. Throws `lazyllm::cuda_error` without memory for it;
-  /// other cases can follow.
+  /// Runs a case dense and with everything kept in turn, then dense and pruned in turn. Each pair is warmed up for
+  /// `warm_up_ms` at least, so that clocks have risen. Short prefills have more turns, so that their noise is told from
+  /// an overhead of one percent. Throws `lazyllm::cuda_error` without memory for two decoders; other cases can follow.
   DeviceTimes measure(const DeviceCase& what, const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pruner);
+
+  static constexpr double warm_up_ms = 200;
+  static constexpr double timed_ms = 1000;  ///< of prefills of each of a pair, unless that takes too many or too few
+  static constexpr Index most_turns = 40;
 
   Index weight_bytes() const;  ///< that a decode step reads
 

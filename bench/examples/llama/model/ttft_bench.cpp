@@ -39,12 +39,20 @@ struct Options {
   std::vector<Index> prompts{2000};
   std::vector<Index> batches{1};
   PruningOptions pruning;
+  std::vector<std::string> schedules;  // all that were given
   std::string dtype = "bf16";
   int threads = 2;
   Index generate = 68;
   Index repeats = 5;
   std::optional<double> seconds;
   std::string json;
+
+  /// `pruning` with each of the schedules.
+  std::vector<PruningOptions> prunings() const {
+    std::vector<PruningOptions> all(std::max<std::size_t>(1, schedules.size()), pruning);
+    for (std::size_t i = 0; i < schedules.size(); ++i) all[i].schedule = schedules[i];
+    return all;
+  }
 };
 
 struct Times {
@@ -89,6 +97,7 @@ double median_ratio(const std::vector<Times>& runs, const std::vector<Times>& ot
 
 /// Throws `std::invalid_argument` for options that only a CUDA device has.
 void check_for_cpu(const Options& options) {
+  if (options.schedules.size() > 1) fail("--schedule is given ", options.schedules.size(), " times, the CPU takes one");
   if (options.prompts.size() != 1) fail("--prompt has ", options.prompts.size(), " lengths, the CPU takes one");
   if (options.batches != std::vector<Index>{1}) fail("--batch: the CPU runs one sequence");
 }
@@ -155,27 +164,36 @@ nlohmann::ordered_json run(const Options& options) {
 using Save = std::function<void(const nlohmann::ordered_json&)>;
 
 #ifdef LAZYLLM_HAS_CUDA
-/// Of every prompt length with every batch size; see `measure_cases`.
+/// Of every prompt length with every batch size and every schedule; see `measure_cases`.
 nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   if (options.dtype != "bf16") fail("--dtype ", options.dtype, ": on a CUDA device it is bf16");
   const Clock::time_point start = Clock::now();
-  const std::string gpu = device_name();
   const ModelConfig config = shape_named(options.shape);
-  const auto pruner = make_pruner(options.pruning, config.layers);
-  std::vector<DeviceCase> cases;
+  struct Case {
+    DeviceCase what;
+    lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner;
+  };
+  std::vector<Case> cases;
   nlohmann::ordered_json entries = nlohmann::ordered_json::array();
   for (const Index prompt : options.prompts) {
     for (const Index batch : options.batches) {
-      cases.push_back({prompt, batch, std::min(options.generate, prompt), options.repeats});
-      entries.push_back({{"device", options.device},
-                         {"gpu", gpu},
-                         {"shape", options.shape},
-                         {"dtype", options.dtype},
-                         {"schedule", options.pruning.schedule},
-                         {"prompt_tokens", prompt},
-                         {"batch", batch}});
+      for (const PruningOptions& pruning : options.prunings()) {
+        const std::optional<Index> revived = resolved(pruning, config.layers).decode_revived;
+        cases.push_back({{prompt, batch, std::min(options.generate, prompt), options.repeats},
+                         make_pruner(pruning, config.layers)});
+        entries.push_back({{"device", options.device},
+                           {"gpu", ""},
+                           {"shape", options.shape},
+                           {"dtype", options.dtype},
+                           {"schedule", pruning.schedule},
+                           {"decode_revived", revived ? nlohmann::ordered_json(*revived) : nullptr},
+                           {"prompt_tokens", prompt},
+                           {"batch", batch}});
+      }
     }
   }
+  const std::string gpu = device_name();  // what is wrong with the options is found without a device
+  for (auto& entry : entries) entry["gpu"] = gpu;
   std::optional<DeviceBench> bench;
   const auto time_left = [&] {
     return !options.seconds || std::chrono::duration<double>(Clock::now() - start).count() <= *options.seconds;
@@ -186,7 +204,7 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
     } catch (const lazyllm::cuda_error& error) {
       throw std::runtime_error(error.what());  // weights for which there is no memory are no single case's
     }
-    return report(cases[i], bench->measure(cases[i], pruner), bench->weight_bytes());
+    return report(cases[i].what, bench->measure(cases[i].what, cases[i].pruner), bench->weight_bytes());
   };
   return measure_cases(std::move(entries), time_left, measure_one, save);
 }
@@ -229,20 +247,27 @@ int main(int argc, char** argv) {
   add_numbers(app, "--batch", options.batches, "sequences at once, on a CUDA device; several one after the other",
               {1, most_tokens});
   add_pruning_options(app, options.pruning);
+  // On a CUDA device it may be repeated; `results` has all of them.
+  const CLI::Option* const schedule = app.get_option("--schedule")->take_last();
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
   add_number(app, "--generate", options.generate, "tokens to generate, at most as many as the prompt has",
              {1, most_tokens});
-  add_number(app, "--repeats", options.repeats, "runs of each; figures are medians", {1, most_tokens});
+  add_number(app, "--repeats", options.repeats,
+             "runs of each; figures are medians; on a CUDA device short prefills have more", {1, most_tokens});
   add_number(app, "--seconds", options.seconds,
              "start no new case after so many seconds, and name those left out; on a CUDA device", {.least = 0});
   add_path(app, "--json", options.json,
            "write the figures to this file instead of the standard output; on a CUDA device after each case");
+  app.footer("On a CUDA device --schedule can be repeated: the weights are loaded once for all cases.");
   return run_program(app, argc, argv, [&] {
+    options.schedules = schedule->results();
     std::optional<OutputFile> file;
-    check_apart({{"--json", options.json}}, {{"--schedule", schedule_file_of(options.pruning)}});
+    for (const PruningOptions& pruning : options.prunings()) {
+      check_apart({{"--json", options.json}}, {{"--schedule", schedule_file_of(pruning)}});
+    }
     if (!options.json.empty()) file.emplace(options.json);
     const auto save = [&](const nlohmann::ordered_json& report) {
       if (file) file->commit(report.dump(2) + "\n");
