@@ -59,8 +59,9 @@ class Model {
   /// throws, `lazyllm::cuda_error` without device memory, and as `shard_of`.
   Model(const ModelConfig& config, const WeightSource& source, Execution execution,
         std::shared_ptr<RankGroup> group = {})
-      : Model(config, source, Loader{execution}, std::move(group),
-              group ? shard_of(config, group->ranks().rank(), group->ranks().count()) : shard_of(config, 0, 1)) {}
+      : Model(config, source, Loader{execution},
+              group ? shard_of(config, group->ranks().rank(), group->ranks().count()) : shard_of(config, 0, 1), group) {
+  }
 
   /// Throws `checkpoint_error` if a weight is missing or has the wrong shape.
   Model(const Checkpoint& checkpoint, Execution execution)
@@ -101,13 +102,14 @@ class Model {
   using Loader = typename Device::template Loader<T>;
   using Table = typename Device::template Table<T>;
 
-  Model(const ModelConfig& whole, const WeightSource& all, Loader loader, std::shared_ptr<RankGroup> group, Shard shard)
+  Model(const ModelConfig& whole, const WeightSource& all, Loader&& loader, const Shard& shard,
+        std::shared_ptr<RankGroup> group)
       : Model(config_of(whole, shard), group ? weights_of(all, whole, shard) : all, loader, shard.vocab) {
     group_ = std::move(group);
     head_share_ = static_cast<double>(shard.heads.count) / static_cast<double>(whole.heads);
   }
 
-  Model(ModelConfig config, const WeightSource& source, Loader loader, const Part& vocab)
+  Model(ModelConfig config, const WeightSource& source, Loader& loader, const Part& vocab)
       : config_(std::move(config)),
         vocab_(vocab),
         table_(loader.table(source, "model.embed_tokens.weight", {config_.vocab, config_.hidden_size})),
