@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <limits>
 #include <numbers>
 #include <type_traits>
@@ -217,6 +218,7 @@ void run(lazyllm::cpu::Context& context, const AttentionTask<T>& task) {
   const Index blocks = blocks_of(parts);
   const Index floats = Buffers<S>::floats(width);
   float* const memory = context.scratch(threads * floats).data();
+  std::exception_ptr failure;  // none may leave the parallel region
 #pragma omp parallel num_threads(context.threads())
   {
     Index thread = 0;
@@ -231,12 +233,19 @@ void run(lazyllm::cpu::Context& context, const AttentionTask<T>& task) {
 #pragma omp for schedule(dynamic)
     for (Index i = 0; i < task.shape.kv_heads * blocks; ++i) {
       const Index first = (blocks - 1 - i % blocks) * parts * part_queries;
-      Block<T, Products>(task, i / blocks, first, std::min(parts * part_queries, queries - first), buffers).run();
+      const Index count = std::min(parts * part_queries, queries - first);
+      try {
+        Block<T, Products>(task, i / blocks, first, count, buffers).run();
+      } catch (...) {  // oneDNN has no memory for a primitive
+#pragma omp critical
+        failure = std::current_exception();
+      }
     }
 #ifdef _OPENMP
     omp_set_num_threads(outer);
 #endif
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
