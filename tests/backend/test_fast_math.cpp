@@ -117,6 +117,26 @@ int main() {
   check(active == std::vector<Position>{0, 1, 3, 5, 11}, "denormal scores and zeros are in a wrong order");
   check(!refused(own, KeepRatio(Schedule{{1, 0.4}}), {.pooling = 3}, active), "pooled denormal scores are refused");
   check(active == std::vector<Position>{2, 4, 5, 6, 11}, "pooled denormal scores are in a wrong order");
+
+  // Numbers out of range are found, too.
+  const double no_number = not_a_number;
+  const auto out_of_range = [](const auto& body) {
+    try {
+      body();
+    } catch (const invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  check(out_of_range([&] { Schedule{{1, no_number}}; }), "a schedule keeps NaN");
+  check(out_of_range([&] { (void)parse_schedule("1:nan"); }), "a schedule in text keeps NaN");
+  check(out_of_range([&] { (void)recommended(12, no_number); }), "a speedup of NaN is recommended");
+  check(out_of_range([&] { (void)parse_recommended("auto:nanx", 12); }), "a speedup of NaN in text is recommended");
+  check(out_of_range([&] {
+          const auto nan_share = [&](const PrunePoint&) { return Selection{Selection::Kind::top_p, 0, no_number}; };
+          (void)TokenPruner<AnyPolicy>(nan_share).selection({.layers_run = 1, .layers = 2, .active_tokens = 4});
+        }),
+        "a policy keeps the share NaN");
   if (wrong == 0) std::printf("all right\n");
   return wrong != 0;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "lazyllm/engine/finite.hpp"
 #include "lazyllm/engine/host_device.hpp"
 #include "lazyllm/engine/positions.hpp"
 
@@ -22,11 +23,6 @@ LAZYLLM_HOST_DEVICE inline std::uint32_t sort_key(float score) {
 /// The score of a sort key.
 LAZYLLM_HOST_DEVICE inline float score_of(std::uint32_t key) {
   return __builtin_bit_cast(float, key >> 31 ? key & 0x7fffffffU : ~key);
-}
-
-/// Whether the score is a finite number.
-LAZYLLM_HOST_DEVICE inline bool is_finite(float score) {
-  return (__builtin_bit_cast(std::uint32_t, score) & 0x7f800000U) != 0x7f800000U;
 }
 
 /// The higher of two scores that are not negative; one that is not finite wins, so that it is not lost.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/finite.hpp"
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/policy/schedule.hpp"
 #include "lazyllm/pruner/preset.hpp"
@@ -15,8 +16,8 @@
 
 namespace lazyllm {
 
-/// A preset for a model that nobody has calibrated: cuts at relative depths, and the score, that held on pretrained
-/// models which they were not searched on (docs/design.md). `speedup` is that of a long prompt's prefill by operation
+/// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
+/// one model and checked on another (docs/design.md). `speedup` is that of a long prompt's prefill by operation
 /// count, about; the tokens that are always kept make it less for prompts of a few hundred tokens. A model of one layer
 /// is not pruned. Throws `invalid_argument` for fewer layers, and for a speedup outside 1 to 4.
 inline Preset recommended(Index layers, double speedup) {
@@ -25,7 +26,8 @@ inline Preset recommended(Index layers, double speedup) {
   // feed-forward, which pruned tokens are spared already after the layer that prunes them.
   constexpr double projections = 0.2, attention = 0.1, feed_forward = 0.7;
   if (layers < 1) detail::fail("recommended: ", layers, " layers are out of range, at least 1");
-  if (!(speedup >= 1 && speedup <= 4)) detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
+  if (!detail::is_finite(speedup) || !(speedup >= 1 && speedup <= 4))
+    detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
   const auto points_of = [&](double x) {
     std::vector<LayerKeep> points;
     for (std::size_t i = 0; i < weights.size(); ++i) {

@@ -151,28 +151,24 @@ inline void pool_scores(Context& context, std::span<const PoolTask> tasks) {
     const Index width = std::min(task.width, 2 * count - 1);
     // Entry i becomes the highest of the `span` sort keys from i on, the span doubling. Scores that are not finite and
     // places outside have the lowest key.
-    const std::span<float> highest = context.scratch(count + width - 1);
-    std::ranges::fill(highest, 0.0F);
+    const std::span<std::uint32_t> highest = context.scratch<std::uint32_t>(count + width - 1);
+    std::ranges::fill(highest, 0U);
     for (Index i = 0; i < count; ++i) {
       const float score = task.scores[lazyllm::detail::to_size(i)];
-      const std::uint32_t key = lazyllm::detail::is_finite(score) ? lazyllm::detail::sort_key(score) : 0;
-      highest[lazyllm::detail::to_size(i + width / 2)] = std::bit_cast<float>(key);
+      if (!lazyllm::detail::is_finite(score)) continue;
+      highest[lazyllm::detail::to_size(i + width / 2)] = lazyllm::detail::sort_key(score);
     }
-    const auto higher_key = [](float a, float b) {
-      return std::max(std::bit_cast<std::uint32_t>(a), std::bit_cast<std::uint32_t>(b));
-    };
     Index span = 1;
     for (; 2 * span <= width; span *= 2) {
-      const float* const ahead = highest.data() + span;
+      const std::uint32_t* const ahead = highest.data() + span;
       for (Index i = 0; i < std::ssize(highest) - span; ++i) {
-        highest[lazyllm::detail::to_size(i)] =
-            std::bit_cast<float>(higher_key(highest[lazyllm::detail::to_size(i)], ahead[i]));
+        highest[lazyllm::detail::to_size(i)] = std::max(highest[lazyllm::detail::to_size(i)], ahead[i]);
       }
     }
-    const float* const ahead = highest.data() + width - span;
+    const std::uint32_t* const ahead = highest.data() + width - span;
     for (std::size_t i = 0; i < task.scores.size(); ++i) {
       const float score = task.scores[i];
-      const float pooled = lazyllm::detail::score_of(higher_key(highest[i], ahead[i]));
+      const float pooled = lazyllm::detail::score_of(std::max(highest[i], ahead[i]));
       task.pooled[i] = lazyllm::detail::is_finite(score) ? pooled : score;
     }
   }
