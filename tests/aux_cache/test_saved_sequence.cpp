@@ -155,32 +155,24 @@ TEST_CASE("saved sequence: bytes that are cut off anywhere, or too many, are ref
   longer.push_back(std::byte{0});
   CHECK(test.refused(longer) == "lazyllm: Sequence::restore: " + std::to_string(bytes.size() + 1) +
                                     " bytes, the header asks for " + std::to_string(bytes.size()));
-  CHECK(test.refused({}) == "lazyllm: Sequence::restore: 0 bytes is out of range, at least 48");
+  CHECK(test.refused({}) == "lazyllm: Sequence::restore: 0 bytes is out of range, at least 56");
 }
 
-TEST_CASE("saved sequence: any bit turned over is refused, or gives a sequence that is saved as these very bytes") {
+TEST_CASE("saved sequence: any bit turned over is refused") {
   for (const Index tokens : {0, 2, 12}) {
     CAPTURE(tokens);
     Saved<cpu::PooledStorage<float>> test(tokens);
     Bytes bytes = test.save();
-    int refused = 0;
     bool right = true;
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       for (int bit = 0; bit < 8; ++bit) {
         bytes[i] ^= std::byte{1} << bit;
         const std::string error = test.refused(bytes);
-        if (error.empty()) {
-          auto restored = test.restore(bytes);
-          right &= restored.save(test.context) == bytes;
-        } else {
-          ++refused;
-          right &= error.starts_with("lazyllm: Sequence::restore: ");
-        }
+        right &= error.starts_with("lazyllm: Sequence::restore: ");
         bytes[i] ^= std::byte{1} << bit;
       }
     }
     CHECK(right);
-    CHECK(refused > 200);
   }
 }
 
@@ -189,18 +181,22 @@ TEST_CASE("saved sequence: what does not fit is refused by value and range") {
   const Bytes bytes = test.save();
   const std::string where = "lazyllm: Sequence::restore: ";
   CHECK(test.refused(with(bytes, 0, std::uint32_t{7})) == where + "the bytes are not those of a saved sequence");
-  CHECK(test.refused(with(bytes, 4, std::uint32_t{2})) == where + "version 2 is not known, it must be 1");
+  CHECK(test.refused(with(bytes, 4, std::uint32_t{1})) == where + "version 1 is not known, it must be 2");
   CHECK(test.refused(with(bytes, 8, std::int64_t{2})) ==
-        where + "rows of 3 elements of 2 bytes do not fit an Aux Cache of 3 elements of 4");
+        where + "rows of 3 elements of type half do not fit an Aux Cache of 3 elements of type float");
   CHECK(test.refused(with(bytes, 16, std::int64_t{5})) ==
-        where + "rows of 5 elements of 4 bytes do not fit an Aux Cache of 3 elements of 4");
+        where + "rows of 5 elements of type float do not fit an Aux Cache of 3 elements of type float");
   CHECK(test.refused(with(bytes, 24, std::int64_t{0})) ==
         where + "0 layers and 2 steps are out of range 1 to 65535 and from 0");
   CHECK(test.refused(with(bytes, 24, std::int64_t{3})) == where + "depth 4 of position 2 is out of range 1 to 3");
   CHECK(test.refused(with(bytes, 32, std::int64_t{-1})).find("-1 steps") != std::string::npos);
   CHECK(test.refused(with(bytes, 40, std::int64_t{-1})).find("-1 tokens is out of range 0 to") != std::string::npos);
-  CHECK(test.refused(with(bytes, 48, std::int32_t{0})) == where + "depth 0 of position 0 is out of range 1 to 4");
-  Saved<cpu::DenseStorage<float>> other(9);
+  CHECK(test.refused(with(bytes, 56, std::int32_t{0})) == where + "depth 0 of position 0 is out of range 1 to 4");
+  Saved<cpu::DenseStorage<Eigen::bfloat16>> other(9);
+  CHECK_THROWS_WITH_AS(
+      cpu::Sequence<Eigen::half>::restore(other.context, other.save()),
+      (where + "rows of 3 elements of type bfloat16 do not fit an Aux Cache of 3 elements of type half").c_str(),
+      invalid_argument);
   auto parked = AuxCache<cpu::DenseStorage<float>>(3);
   parked.acquire(test.context, std::vector<Position>{4});
   using Sequence = Saved<cpu::DenseStorage<float>>::Sequence;

@@ -197,6 +197,16 @@ TEST_CASE("sequence: only tokens that have gone through all layers can be shared
   const Engine::Pruner keep_all{KeepAll()};
   test.engine.run({{&test.sequence, &keep_all, 1}});
   CHECK_NOTHROW(test.sequence.check_shareable(7));
+  auto other = test.engine.sequence();
+  other.append_shared(test.sequence, 7);
+  CHECK(depths(other) == Depths(7, 4));
+  CHECK(message<logic_error>([&] { other.append_shared(test.sequence, 7); }) ==
+        "lazyllm: Sequence::append_shared: the sequence has 7 tokens and 4 layers, it must have 0 and 4");
+  const Pruned pruned;
+  auto third = test.engine.sequence();
+  CHECK(message([&] { third.append_shared(pruned.sequence, 2); }).find("position 1 has gone through 1 of 4 layers") !=
+        std::string::npos);
+  CHECK(third.length() == 0);
 }
 
 TEST_CASE("sequence: protected from changes while a step runs") {

@@ -52,6 +52,20 @@ struct OfTwoRanks {
   }
 };
 
+/// A verb may ask for a backend and for what a block offers, and return what it likes.
+struct Constrained {
+  static constexpr Index last_queries = 1;
+
+  template <Backend Context, ExposesQueriesAndKeys Block>
+  requires Attention<Block, Context, float>
+  static auto score(Context& context, Block& block, const LayerPlan& plan,
+                    std::span<const ScoreRequest<Constrained>> requests) {
+    score_by_attention(context, block, plan, requests);
+    return block.queries(plan).head_dim;
+  }
+};
+static_assert(TokenScore<Constrained>);
+
 struct WithoutWindow {
   template <class Context, class Block>
   static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreRequest<WithoutWindow>>) {}

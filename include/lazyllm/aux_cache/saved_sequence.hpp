@@ -26,13 +26,56 @@ struct SavedSequence {
 /// The first bytes of a saved sequence.
 struct SavedHeader {
   std::uint32_t magic = 0x71657a6c;  // "lzeq"
-  std::uint32_t version = 1;
-  std::int64_t element_bytes = 0;
+  std::uint32_t version = 2;
+  std::int64_t element = 0;  // an `ElementKind`
   std::int64_t hidden_size = 0;
   std::int64_t layers = 0;
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
+  std::uint64_t checksum = 0;  // of all bytes, with 0 in this place
 };
+
+/// What the rows are made of, whatever the type is called that holds it.
+enum class ElementKind : std::int64_t { float32 = 1, float16 = 2, bfloat16 = 3 };
+
+template <class T>
+ElementKind kind_of() {
+  if constexpr (sizeof(T) == 4) {
+    return ElementKind::float32;
+  } else {
+    constexpr std::uint16_t one = 0x3f80;  // as a bfloat16; 1.875 as a half
+    T value;
+    std::memcpy(static_cast<void*>(&value), &one, sizeof(one));
+    return static_cast<float>(value) == 1 ? ElementKind::bfloat16 : ElementKind::float16;
+  }
+}
+
+/// The kind in words.
+inline const char* name_of(std::int64_t kind) {
+  switch (static_cast<ElementKind>(kind)) {
+    case ElementKind::float32: return "float";
+    case ElementKind::float16: return "half";
+    case ElementKind::bfloat16: return "bfloat16";
+  }
+  return "an unknown type";
+}
+
+/// FNV-1a of the bytes of a saved sequence, with 0 in the place of the checksum.
+inline std::uint64_t checksum_of(std::span<const std::byte> bytes) {
+  constexpr std::size_t first = offsetof(SavedHeader, checksum), last = first + sizeof(std::uint64_t);
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const bool inside = i >= first && i < last;
+    sum = (sum ^ (inside ? 0 : std::to_integer<std::uint64_t>(bytes[i]))) * 0x100000001b3U;
+  }
+  return sum;
+}
+
+/// Writes the checksum into its place.
+inline void seal(std::span<std::byte> bytes) {
+  const std::uint64_t sum = checksum_of(bytes);
+  std::memcpy(bytes.data() + offsetof(SavedHeader, checksum), &sum, sizeof(sum));
+}
 
 /// Positions of the tokens that have a parked row, and their slots.
 template <class Aux>
@@ -54,7 +97,7 @@ std::size_t row_bytes(const Aux& aux, std::size_t rows) {
 template <class Context, class Aux>
 std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const SavedSequence& saved) {
   using T = typename Aux::value_type;
-  const SavedHeader header{.element_bytes = sizeof(T),
+  const SavedHeader header{.element = static_cast<std::int64_t>(kind_of<T>()),
                            .hidden_size = aux.hidden_size(),
                            .layers = saved.layers,
                            .steps = saved.steps,
@@ -64,7 +107,10 @@ std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const Sav
   std::vector<std::byte> bytes(sizeof(header) + depth_bytes + row_bytes(aux, positions.size()));
   std::memcpy(bytes.data(), &header, sizeof(header));
   if (depth_bytes > 0) std::memcpy(bytes.data() + sizeof(header), saved.depths.data(), depth_bytes);
-  if (positions.empty()) return bytes;
+  if (positions.empty()) {
+    seal(bytes);
+    return bytes;
+  }
   std::vector<Index> slots, rows;
   for (const Position position : positions) {
     rows.push_back(std::ssize(rows));
@@ -77,6 +123,7 @@ std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const Sav
   std::vector<T> values(to_size(target.rows * target.width));
   copy_to_host(context, RowsView<const T>(target), values.data());
   std::memcpy(bytes.data() + sizeof(header) + depth_bytes, values.data(), values.size() * sizeof(T));
+  seal(bytes);
   return bytes;
 }
 
@@ -104,17 +151,18 @@ template <class Aux>
 SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
   constexpr const char* where = "Sequence::restore: ";
   const SavedHeader header = read_header(bytes);
-  if (header.element_bytes != sizeof(typename Aux::value_type) || header.hidden_size != aux.hidden_size()) {
-    fail(where, "rows of ", header.hidden_size, " elements of ", header.element_bytes,
-         " bytes do not fit an Aux Cache of ", aux.hidden_size(), " elements of ", sizeof(typename Aux::value_type));
+  const auto element = static_cast<std::int64_t>(kind_of<typename Aux::value_type>());
+  if (header.element != element || header.hidden_size != aux.hidden_size()) {
+    fail(where, "rows of ", header.hidden_size, " elements of type ", name_of(header.element),
+         " do not fit an Aux Cache of ", aux.hidden_size(), " elements of type ", name_of(element));
   }
   const auto room = static_cast<std::int64_t>((bytes.size() - sizeof(header)) / sizeof(Depth));
   if (header.tokens < 0 || header.tokens > room) {
     fail(where, header.tokens, " tokens is out of range 0 to ", room, " of ", bytes.size(), " bytes");
   }
-  constexpr std::int64_t most_layers = 65535;  // more come from damaged bytes, and would ask for much memory
-  if (header.layers < 1 || header.layers > most_layers || header.steps < 0) {
-    fail(where, header.layers, " layers and ", header.steps, " steps are out of range 1 to ", most_layers,
+  constexpr std::int64_t max_layers = 65535;  // more come from damaged bytes, and would ask for much memory
+  if (header.layers < 1 || header.layers > max_layers || header.steps < 0) {
+    fail(where, header.layers, " layers and ", header.steps, " steps are out of range 1 to ", max_layers,
          " and from 0");
   }
   SavedSequence saved{header.layers, header.steps, std::vector<Depth>(to_size(header.tokens))};
@@ -129,6 +177,7 @@ SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
   const std::size_t size =
       sizeof(header) + saved.depths.size() * sizeof(Depth) + row_bytes(aux, parked_positions<Aux>(saved).size());
   if (bytes.size() != size) fail(where, bytes.size(), " bytes, the header asks for ", size);
+  if (header.checksum != checksum_of(bytes)) fail(where, "the bytes are damaged: their checksum is another one");
   if (aux.parked_rows() != 0) fail(where, "the Aux Cache holds ", aux.parked_rows(), " rows, it must be empty");
   return saved;
 }

@@ -139,8 +139,9 @@ class Sequence {
 
   /// Throws `invalid_argument` unless the K/V of the first `tokens` tokens can be shared with other sequences: only
   /// K/V of tokens that have gone through all layers are never written again. That of others depends on the request
-  /// that revives them.
+  /// that revives them. Throws `logic_error` while a step runs.
   void check_shareable(Index tokens) const {
+    check_idle("check_shareable");
     if (tokens < 0 || tokens > length()) {
       detail::fail("Sequence::check_shareable: ", tokens, " tokens is out of range 0 to ", length());
     }
@@ -152,6 +153,17 @@ class Sequence {
     }
   }
 
+  /// Begins an empty sequence with the first `tokens` tokens of `source`, whose K/V both share. Throws what
+  /// `source.check_shareable` throws, and `logic_error` if this sequence is not empty or of another number of layers.
+  void append_shared(const Sequence& source, Index tokens) {
+    source.check_shareable(tokens);
+    if (length() != 0 || source.layers() != layers()) {
+      detail::fail<logic_error>("Sequence::append_shared: the sequence has ", length(), " tokens and ", layers(),
+                                " layers, it must have 0 and ", source.layers());
+    }
+    append_computed(tokens);
+  }
+
   /// The sequence as bytes of the present format version: depths and parked rows. Waits for the context's work. Throws
   /// `logic_error` while a prompt is unfinished.
   std::vector<std::byte> save(context_type& context) const {
@@ -161,7 +173,7 @@ class Sequence {
   }
 
   /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. Throws `invalid_argument` for
-  /// bytes of another version, element size or hidden size, and for damaged ones.
+  /// bytes of another version, type of elements or hidden size, and for damaged ones (by a checksum).
   static Sequence restore(context_type& context, std::span<const std::byte> bytes, Aux aux) {
     const detail::SavedSequence saved = detail::read_sequence(bytes, aux);
     Sequence result(saved.layers, std::move(aux));

@@ -58,8 +58,8 @@ concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index 
 /// The other way: the block computes the scores of a sequence itself, right after its `attend` of the same layer, into
 /// `scores` `[keys of the sequence]` in the memory of the backend: the attention probabilities of the rows of the
 /// window, mean over the query heads, reduced over these rows (eq. 1 of the paper for a window of one row). A row that
-/// does not see a key gives it 0. Any finite numbers may take their place if more important tokens have higher ones;
-/// top-p also needs them not to be negative. Preferred where a block offers both ways.
+/// does not see a key gives it 0. Any other finite numbers will do. Higher means more important. Top-p also
+/// needs them not to be negative. Preferred where a block offers both ways.
 template <class A, class Context>
 concept ScoresTokens = requires(A& block, Context& context, const LayerPlan& plan, const ScoreWindow& window,
                                 std::span<float> scores) {

@@ -58,7 +58,7 @@ struct StepMember {
   bool waits = false;        // at the event
   bool last_part = false;    // of its stage: can be ranked
   bool joined = false;       // has keys in the layer to run now
-  bool new_stage = false;    // the stage began in this step, and its rows do not fit it
+  bool new_stage = false;    // the stage began in this step; its rows exceed max_rows
   std::exception_ptr failure = {};
   std::vector<Position> stage_keys = {};  // of a new stage
   typename UnfinishedPrompt<Aux>::Sums stage_sums = {};
@@ -117,8 +117,8 @@ struct StepMember {
       if (last_part) {
         selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
       } else {
-        constexpr Index most = std::numeric_limits<Position>::max();
-        waits = entry.pruner->selection(point(most, most, most)).kind != Selection::Kind::all;
+        constexpr Index max = std::numeric_limits<Position>::max();
+        waits = entry.pruner->selection(point(max, max, max)).kind != Selection::Kind::all;
       }
       if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
     }

@@ -13,7 +13,8 @@
 namespace lazyllm {
 
 /// Where in a step a policy is asked: between two layers, for one sequence. Of an unfinished prompt the counts of
-/// tokens are the largest that there can be: what a policy prunes then, it may prune once the prompt is complete.
+/// tokens are the largest that there can be: where a policy prunes then, the prompt waits for its end. A policy that
+/// prunes in a layer only below some count of tokens gives another result for a prompt in chunks.
 struct PrunePoint {
   Index layers_run = 0;     ///< layers that have run in this step, 1 … layers - 1
   Index layers = 0;         ///< layers of the model

@@ -20,7 +20,7 @@ struct PruneRequest {
   Index sequence = 0;         ///< number of the sequence in the plan
   Index new_tokens = 0;       ///< tokens of its prompt or decode step
   Index outputs = 1;          ///< the last tokens, so many, are protected
-  Selection selection;        ///< where it ranks: keep these tokens; else only sum the scores over the layers
+  Selection selection;        ///< if it ranks, select by it; if not, only add the scores to the sums
 };
 
 /// The pruners of a batch at work: scores -> kept indices of all sequences, in as many launches as for one sequence.

@@ -4,8 +4,11 @@
 #include <concepts>
 #include <span>
 
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/contiguous_keys.hpp"
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/engine/queries.hpp"
+#include "lazyllm/engine/rows.hpp"
 
 namespace lazyllm {
 
@@ -19,9 +22,32 @@ struct ScoreRequest {
 
 namespace detail {
 
-/// Stand-ins to check the form of a score's verb.
-struct AnyContext {};
-struct AnyBlock {};
+/// Stand-ins to check the form of a score's verb: a backend and a block that have everything, so that the verb may ask
+/// for anything. Nothing of them is ever run.
+struct AnyContext {
+  template <class T>
+  struct Buffer {
+    void reserve(AnyContext&, Index, Index) {}
+    RowsView<T> rows() const { return {}; }
+  };
+};
+template <class T>
+void copy_rows(AnyContext&, std::span<const RowCopy<T>>) {}
+template <class T, class TaskOf>
+void attention_scores(AnyContext&, const QueryRows<T>&, Index, const TaskOf&) {}
+inline void accumulate_scores(AnyContext&, std::span<float>, std::span<float>, bool) {}
+inline void pool_scores(AnyContext&, std::span<const PoolTask>) {}
+inline void select_tokens(AnyContext&, std::span<const SelectionTask>, KeptTokens&) {}
+inline void copy_to_host(AnyContext&, RowsView<const float>, float*) {}
+inline void copy_from_host(AnyContext&, const float*, RowsView<float>) {}
+static_assert(Backend<AnyContext>);
+
+struct AnyBlock {
+  QueryRows<float> queries(const LayerPlan&) { return {}; }
+  ContiguousKeys<float> key_view(const LayerPlan&, Index) { return {}; }
+  void attend(AnyContext&, const LayerPlan&, RowsView<float>) {}
+  void token_scores(AnyContext&, const LayerPlan&, const ScoreWindow&, std::span<float>) {}
+};
 
 }  // namespace detail
 
