@@ -37,7 +37,7 @@ const std::string tiny = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/m
 
 TEST_CASE("generate with ranks: text and kept sets are those of one process") {
   const GenerateProgram program;
-  const std::string prompt = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/prompts/documents.txt";
+  const std::string prompt = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/prompts/lighthouse.txt";
   const std::vector<std::string> arguments = {
       "--model", tiny, "--prompt-file", prompt, "--schedule", "3:0.5,6:0.5,9:0.5", "--max-tokens", "8"};
   for (const std::string dtype : {"f32", "bf16"}) {
