@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft]: builds the benchmarks, runs those named (by default both) and writes their tables into
-# docs/benchmarks.md. Takes about half an hour; nothing else should run meanwhile. Changes that are not committed are
-# refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of ttft_bench.
+# run.sh [micro] [ttft] [generation]: builds the benchmarks, runs those named (by default all) and writes their tables
+# into docs/benchmarks.md. Takes about half an hour; nothing else should run meanwhile. Changes that are not committed
+# are refused: a figure names its commit. generation fetches the pretrained models. $THREADS (2), $REPEATS (5).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft
+(($#)) || set -- micro ttft generation
 for kind in "$@"; do
-  [[ $kind == micro || $kind == ttft ]] || { echo "run.sh: '$kind' is neither micro nor ttft" >&2; exit 2; }
+  [[ $kind =~ ^(micro|ttft|generation)$ ]] || { echo "run.sh: '$kind' is not micro, ttft or generation" >&2; exit 2; }
 done
 threads=${THREADS:-2}
 repeats=${REPEATS:-5}
@@ -16,7 +16,7 @@ if ! git diff --quiet HEAD -- include examples bench; then
   echo "run.sh: include, examples or bench have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
-bash cmake/build_release.sh lazyllm_micro_bench ttft_bench
+bash cmake/build_release.sh lazyllm_micro_bench ttft_bench lazyllm-generate
 bin=build/release/bin
 results=build/release/bench-results
 mkdir -p "$results"
@@ -61,6 +61,36 @@ run_ttft() {
   local command="ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads"
   command+=" --repeats $repeats --generate 68"
   python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command "$command"
+}
+
+# model, options: its presets, and the paper's schedule and unlimited revival
+generation_cases=(
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x"
+  "smollm2 --schedule paper"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
+  "qwen2.5-coder-0.5b --schedule paper"
+)
+
+run_generation() {
+  echo "== Generation =="
+  local files=() case model options file
+  local fixed=(--chat --dtype bf16 --prompt-file examples/prompts/keepers_log.txt --max-tokens "${TOKENS:-256}" --ignore-stop
+    --compare --threads "$threads" --repeats "$repeats")
+  for case in "${generation_cases[@]}"; do
+    read -r model options <<<"$case"
+    file=$results/generation-${case//[ :,\/@#]/-}.json
+    echo "$case"
+    # shellcheck disable=SC2086
+    "$bin/lazyllm-generate" --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}" --json "$file" >/dev/null
+    files+=("$file")
+  done
+  python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]}"
 }
 
 for kind in "$@"; do "run_$kind"; done
