@@ -16,7 +16,10 @@ if ! git diff --quiet HEAD -- include examples bench; then
   echo "run.sh: include, examples or bench have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
-bash cmake/build_release.sh lazyllm_micro_bench ttft_bench lazyllm-generate
+declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [generation]=lazyllm-generate)
+programs=()
+for kind in "$@"; do programs+=("${program[$kind]}"); done
+bash cmake/build_release.sh "${programs[@]}"
 bin=build/release/bin
 results=build/release/bench-results
 mkdir -p "$results"
