@@ -5,6 +5,7 @@ make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
+make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
 make_tables.py cuda-summary RESULT.json... -                                       (the same, in short)
@@ -218,6 +219,33 @@ def peer_tables(paths):
     return "\n\n".join(parts)
 
 
+def generation_tables(paths):
+    """Of dense and each schedule: until the first token, between tokens, and from where on lazy is behind dense."""
+    runs = [json.loads(path.read_text()) for path in paths]
+    rows, bars = [], []
+    for run in runs:
+        name = [pathlib.Path(run["model"]).name, f"`{run.get('preset', run['schedule'])}`".replace("examples/models/", ""),
+                str(run.get("decode_revived", "as the prompt")), run.get("weights", run["dtype"])]
+        for kind in ("dense", "lazy"):
+            times = run[kind]["decode_ms"]
+            rows.append([*(name if kind == "lazy" else [name[0], "dense", "", name[3]]), str(run["prompt_tokens"]),
+                         f"{run[kind]['ttft_ms']:.0f}",
+                         *("–" if times[time] is None else f"{times[time]:.1f}"
+                           for time in ("second", "third_to_9th", "later", "p50", "p99"))])
+        slowest = run["lazy"]["decode_ms"]["p99"] / run["dense"]["decode_ms"]["p99"]
+        tokens = min(len(run["dense"]["tokens"]), len(run["lazy"]["tokens"]))
+        behind = run["behind_dense_from"]
+        bars.append([*name, f"{run['ttft_speedup']:.2f} of {run['ideal_ttft_speedup']:.2f}", f"{slowest:.2f}x",
+                     f"never within {tokens} tokens" if behind is None else f"from token {behind} on",
+                     "yes" if slowest <= 1.15 and behind is None else "no"])
+    names = ["model", "schedule", "revived in a decode step", "weights"]
+    times = ["prompt tokens", "first token ms", "2nd token ms", "3rd to 9th", "later", "p50", "p99"]
+    settings = f"Medians of {', '.join(sorted({str(run['repeats']) for run in runs}))} runs, in turn with dense."
+    return (f"{settings}\n\n{table(names + times, rows)}\n\nThe bars: no step slower than 1.15x the dense one at p99, and "
+            "prompt and answer never slower than dense.\n\n"
+            + table([*names, "TTFT speedup", "p99 against dense", "behind dense", "bars met"], bars))
+
+
 def cuda_micro_tables(paths):
     return micro_tables(paths, CUDA_REFERENCES, None)
 
@@ -420,8 +448,8 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "attention": attention_tables, "peers": peer_tables,
-          "cuda-micro": cuda_micro_tables,
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "generation": generation_tables,
+          "attention": attention_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary}
 
 

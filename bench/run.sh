@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [attention] [peers]: builds the benchmarks, runs those named (by default all) and writes their
-# tables into docs/benchmarks.md. Takes about an hour; nothing else should run meanwhile. Changes that are not committed
-# are refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of ttft_bench and its like, $PYTHON
+# run.sh [micro] [ttft] [attention] [peers] [generation]: builds the benchmarks, runs those named (by default all) and
+# writes their tables into docs/benchmarks.md. Takes about two hours; nothing else should run meanwhile. Changes that are
+# not committed are refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of the programs, $PYTHON
 # (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE".
+# generation fetches the pretrained models.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft attention peers
+(($#)) || set -- micro ttft attention peers generation
+declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [attention]=attention_bench [peers]=ttft_bench
+  [generation]=lazyllm-generate)
+programs=()
 for kind in "$@"; do
-  [[ $kind =~ ^(micro|ttft|attention|peers)$ ]] ||
-    { echo "run.sh: '$kind' is none of micro, ttft, attention and peers" >&2; exit 2; }
+  [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of micro, ttft, attention, peers and generation" >&2; exit 2; }
+  programs+=("${program[$kind]}")
 done
 threads=${THREADS:-2}
 repeats=${REPEATS:-5}
@@ -18,7 +22,7 @@ if [[ -n $(git status --porcelain -- include examples bench cmake CMakeLists.txt
   echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
-bash cmake/build_release.sh lazyllm_micro_bench ttft_bench attention_bench
+bash cmake/build_release.sh "${programs[@]}"
 bin=build/release/bin
 results=build/release/bench-results
 mkdir -p "$results"
@@ -95,6 +99,36 @@ run_peers() {
   done
   python3 bench/make_tables.py peers "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "bench/peers/compare.py --ttft-bench ttft_bench --prompt 2000 4000 8000 --threads $threads --repeats $repeats"
+}
+
+# model, options: its presets, and the paper's schedule and unlimited revival
+generation_cases=(
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x"
+  "smollm2 --schedule paper"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
+  "qwen2.5-coder-0.5b --schedule paper"
+)
+
+run_generation() {
+  echo "== Generation =="
+  local files=() case model options file
+  local fixed=(--chat --dtype bf16 --prompt-file examples/prompts/keepers_log.txt --max-tokens "${TOKENS:-256}" --ignore-stop
+    --compare --threads "$threads" --repeats "$repeats")
+  for case in "${generation_cases[@]}"; do
+    read -r model options <<<"$case"
+    file=$results/generation-${case//[ :,\/@#]/-}.json
+    echo "$case"
+    # shellcheck disable=SC2086
+    "$bin/lazyllm-generate" --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}" --json "$file" >/dev/null
+    files+=("$file")
+  done
+  python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]}"
 }
 
 for kind in "$@"; do "run_$kind"; done

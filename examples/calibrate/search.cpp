@@ -21,7 +21,7 @@ constexpr double least_share = 0.01;  // of the prompt, after the last cut
 
 constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
-constexpr Index decode_revived = 32;
+constexpr Index decode_revived = 4;  ///< more, and decode steps take longer than dense ones
 
 /// The most promising first: the screening takes it.
 constexpr std::array scores = {

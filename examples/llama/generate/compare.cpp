@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "examples/llama/program/counted.hpp"
@@ -19,6 +20,14 @@ void take_median_times(std::vector<Run>& runs) {
     for (const Run& run : runs) times.push_back(run.step_ms[step]);
     first.step_ms[step] = median(times);
   }
+}
+
+/// The first number of tokens up to `common` that the lazy run takes longer for than the dense one.
+std::optional<std::size_t> behind_from(const Run& dense, const Run& lazy, std::size_t common) {
+  for (std::size_t count = 1; count <= common; ++count) {
+    if (lazy.ms(count) > dense.ms(count)) return count;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -45,13 +54,19 @@ Comparison compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::orde
   report["generation_speedup"] = generation_speedup;
   report["first_token_equal"] = equal > 0;
   report["equal_tokens"] = equal;
+  const auto behind = behind_from(dense[0], lazy[0], common);
+  report["behind_dense_from"] = behind ? nlohmann::ordered_json(*behind) : nlohmann::ordered_json();
 
   std::string figures = fmt::format(
-      "{}\n{}\nprompt computed: {:.1f} % of its token-layers\nequal tokens: the first {} of {}\n"
-      "generation speedup: {:.2f}x over {}\n"
+      "{}\n{}\n{}\n{}\nprompt computed: {:.1f} % of its token-layers\nequal tokens: the first {} of {}\n"
+      "generation speedup: {:.2f}x over {}; {}\n"
       "TTFT speedup: {:.2f}x (ideal by operation count {:.2f}x, median of {})\n",
-      figures_of("dense: ", dense[0]), figures_of("lazy:  ", lazy[0]), lazy[0].prompt_computed_percent, equal, common,
-      generation_speedup, counted(common, "token"), ttft_speedup, ideal, dense.size());
+      figures_of("dense: ", dense[0]), decode_line("       ", dense[0]), figures_of("lazy:  ", lazy[0]),
+      decode_line("       ", lazy[0]), lazy[0].prompt_computed_percent, equal, common, generation_speedup,
+      counted(common, "token"),
+      behind ? fmt::format("behind dense from {} on", counted(static_cast<Index>(*behind), "token"))
+             : "never behind dense",
+      ttft_speedup, ideal, dense.size());
   return {std::move(lazy[0]), std::move(figures)};
 }
 

@@ -44,7 +44,7 @@ struct Options {
   Index max_tokens = 64;
   std::optional<Index> context;
   Sampling sampling;
-  bool compare = false;
+  bool compare = false, ignore_stop = false;
   Index repeats = 3;
   std::string json, trace, logits, report;
 
@@ -145,7 +145,8 @@ void generate(const Options& options) {
 
   // What can be wrong with the options is found before the weights are loaded.
   Generator generator(
-      prompt, options.max_tokens, options.sampling, tokenizer.get(), stop_tokens(config, tokenizer.get()),
+      prompt, options.max_tokens, options.sampling, tokenizer.get(),
+      options.ignore_stop ? std::vector<TokenId>() : stop_tokens(config, tokenizer.get()),
       {.trace = !options.trace.empty(), .logits = !options.logits.empty(), .active_layers = !options.report.empty()});
   const auto pruner = make_pruner(options.pruning, config.layers);
   Json report = settings(options, config.layers, prompt.size());
@@ -224,6 +225,7 @@ int main(int argc, char** argv) {
              "draw among the most likely tokens that hold this share, in (0, 1]")
       ->type_name("P");
   add_number(app, "--seed", options.sampling.seed, "seed of the drawing");
+  app.add_flag("--ignore-stop", options.ignore_stop, "go on after an answer's end, to measure --max-tokens tokens");
   app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
   add_number(app, "--repeats", options.repeats, "with --compare: runs of each, times are medians", {.least = 1});
   add_path(app, "--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")

@@ -62,7 +62,8 @@ inline Preset recommended(Index layers, double speedup) {
           .score = {.heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
-          .decode_revived = 32};
+          // Free beside the reading of the weights, for as many tokens as are left in the deep layers.
+          .decode_revived = speedup < 2 ? 2 : 4};
 }
 
 /// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.

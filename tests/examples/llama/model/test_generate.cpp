@@ -107,6 +107,53 @@ TEST_CASE("--json has the figures of a run, and they fit together") {
   CHECK(first.at("tokens")[0] == run.at("tokens")[0]);
 }
 
+/// The times between tokens that belong to `step_ms`, the obvious way.
+void check_decode_times(const Json& run) {
+  const auto steps = run.at("step_ms").get<std::vector<double>>();
+  REQUIRE(steps.size() == run.at("tokens").size());
+  const Json& times = run.at("decode_ms");
+  const auto mean = [&](std::size_t first, std::size_t last) {
+    double sum = 0;
+    for (std::size_t token = first; token <= last; ++token) sum += steps[token - 1];
+    return doctest::Approx(sum / static_cast<double>(last - first + 1)).epsilon(1e-9);
+  };
+  CHECK(times.at("second") == steps[1]);
+  CHECK(times.at("third_to_9th").get<double>() == mean(3, 9));
+  CHECK(times.at("later").get<double>() == mean(10, steps.size()));
+  // Half of the steps, and 99 of 100 of them, took no longer; one fewer would be too few.
+  for (const auto& [name, share] : {std::pair("p50", 0.5), {"p99", 0.99}}) {
+    const auto time = times.at(name).get<double>();
+    std::size_t below = 0, within = 0;
+    for (std::size_t i = 1; i < steps.size(); ++i) {
+      below += steps[i] < time;
+      within += steps[i] <= time;
+    }
+    const double needed = share * static_cast<double>(steps.size() - 1);
+    CHECK(static_cast<double>(within) >= needed);
+    CHECK(static_cast<double>(below) < needed);
+  }
+}
+
+TEST_CASE("times between tokens, and from where on the lazy run is behind") {
+  const Json both = report({"--schedule", "1:0.3", "--max-tokens", "24", "--ignore-stop", "--compare"});
+  check_decode_times(both.at("dense"));
+  check_decode_times(both.at("lazy"));
+  double dense = 0, lazy = 0;
+  std::size_t behind = 0;
+  for (std::size_t count = 1; count <= 24 && behind == 0; ++count) {
+    dense += both.at("dense").at("step_ms")[count - 1].get<double>();
+    lazy += both.at("lazy").at("step_ms")[count - 1].get<double>();
+    if (lazy > dense) behind = count;
+  }
+  CHECK(both.at("behind_dense_from") == (behind == 0 ? Json() : Json(behind)));
+  const Json one = report({"--max-tokens", "1"});
+  for (const char* time : {"second", "third_to_9th", "later", "p50", "p99"})
+    CHECK(one.at("decode_ms").at(time).is_null());
+  const Json five = report({"--max-tokens", "5", "--ignore-stop"});
+  CHECK(five.at("decode_ms").at("third_to_9th") > 0);
+  CHECK(five.at("decode_ms").at("later").is_null());
+}
+
 TEST_CASE("--context leaves out the middle of a longer prompt") {
   const auto tokens = [](const char* context) {
     return report({"--max-tokens", "4", "--context", context}).at("prompt_tokens").get<int>();

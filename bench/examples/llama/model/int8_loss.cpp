@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/llama/checkpoint/checkpoint.hpp"
+#include "examples/llama/files/input_file.hpp"
+#include "examples/llama/model/any_model.hpp"
+#include "examples/llama/program/brief_spinning.hpp"
+#include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
+#include "examples/llama/program/cut_middle.hpp"
+#include "examples/llama/program/model_options.hpp"
+#include "examples/llama/program/timing.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+// What weights in int8 cost and give: both models run the same prompts and then the tokens that the one with whole
+// weights would write, so that every distribution has the same text before it.
+
+namespace {
+
+using namespace llama;
+
+struct Options {
+  ModelOptions model;
+  std::vector<std::string> prompts;
+  Index prompt_tokens = 2048, tokens = 32;
+};
+
+/// Natural logarithms of the probabilities.
+std::vector<double> log_softmax(std::span<const float> logits) {
+  const double highest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - highest);
+  std::vector<double> result;
+  for (const float logit : logits) result.push_back(logit - highest - std::log(sum));
+  return result;
+}
+
+struct Sums {
+  double kl = 0, equal = 0, count = 0;
+  std::vector<double> prefill_ms[2], decode_ms[2];
+};
+
+void run(AnyDecoder& whole, AnyDecoder& int8, Tokens prompt, Index tokens, Sums& sums) {
+  whole.clear();
+  int8.clear();
+  std::vector<TokenId> next(prompt.begin(), prompt.end());
+  for (Index token = 0; token < tokens; ++token) {
+    std::vector<double> distributions[2];
+    for (const int i : {0, 1}) {
+      const Clock::time_point start = Clock::now();
+      const auto logits = (i == 0 ? whole : int8).step(next);
+      (token == 0 ? sums.prefill_ms : sums.decode_ms)[i].push_back(milliseconds_since(start));
+      distributions[i] = log_softmax(logits);
+    }
+    for (std::size_t t = 0; t < distributions[0].size(); ++t) {
+      sums.kl += std::exp(distributions[0][t]) * (distributions[0][t] - distributions[1][t]);
+    }
+    const auto likeliest = [&](int i) { return std::ranges::max_element(distributions[i]) - distributions[i].begin(); };
+    sums.equal += likeliest(0) == likeliest(1) ? 1 : 0;
+    ++sums.count;
+    next.assign(1, static_cast<TokenId>(likeliest(0)));
+  }
+}
+
+void measure(const Options& options) {
+  const Checkpoint checkpoint(options.model.path);
+  const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
+  Placement placement = options.model.placement;
+  placement.int8 = false;
+  const auto whole = open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  placement.int8 = true;
+  const auto int8 = open_model(checkpoint.config(), weights_of(checkpoint), placement);
+  const Index capacity = options.prompt_tokens + options.tokens;
+  const auto whole_decoder = whole->dense(capacity), int8_decoder = int8->dense(capacity);
+  Sums sums;
+  for (const std::string& file : options.prompts) {
+    const auto prompt =
+        cut_middle(tokenizer->encode(read_input(file, InputKind::file_or_pipe), true), options.prompt_tokens);
+    run(*whole_decoder, *int8_decoder, prompt, options.tokens, sums);
+  }
+  say("{} prompts of at most {} tokens, {} tokens each: KL {:.4f} nats, {:.1f} % of the likeliest tokens equal",
+      options.prompts.size(), options.prompt_tokens, options.tokens, sums.kl / sums.count,
+      100 * sums.equal / sums.count);
+  for (const int i : {0, 1}) {
+    say("{}: prefill {:.1f} ms, decode {:.2f} ms a token (medians)", i == 0 ? placement.dtype : "int8",
+        median(sums.prefill_ms[i]), median(sums.decode_ms[i]));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  spin_briefly(argv);
+  Options options;
+  CLI::App app("Compares a model with weights in int8 with the same one without: distributions and times.",
+               "int8_loss");
+  add_model_options(app, options.model);
+  app.add_option("prompts", options.prompts, "files with a prompt each")->required()->check(CLI::ExistingFile);
+  add_number(app, "--prompt-tokens", options.prompt_tokens, "longest prompt; of a longer one the middle goes",
+             {.least = 2});
+  add_number(app, "--tokens", options.tokens, "tokens after each prompt", {.least = 2});
+  return run_program(app, argc, argv, [&] { measure(options); });
+}
