@@ -487,7 +487,7 @@ class Run(Folder):
             done = self.run_script("--dry-run", DEVICE=device, TARGETS=targets)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             commands = [line for line in done.stdout.splitlines() if line.startswith("+ ")]
-            for program, count in (("'cmake'", 1), ("'ctest'", 1), ("'compute-sanitizer'", 12), ("ttft_bench'", 10),
+            for program, count in (("'cmake'", 2), ("'ctest'", 1), ("'compute-sanitizer'", 12), ("ttft_bench'", 10),
                                    ("lazyllm_cuda_micro_bench'", 4), ("transformers_ttft.py'", 3)):
                 self.assertEqual(sum(program in " ".join(line.split()[:3]) for line in commands), count, program)
             self.assertNotIn("compute-sanitizer", self.calls)

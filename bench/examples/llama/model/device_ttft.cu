@@ -197,6 +197,8 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPru
   };
   // Warms up, and calls `turn(i)` for turns enough.
   const auto take_turns = [&](auto& a, auto& b, const auto& turn) {
+    prefill(a);  // loads and looks up what the next ones have
+    prefill(b);
     double warm_up = 0;
     double longest = 0;
     while (warm_up < warm_up_ms) {

@@ -19,6 +19,8 @@
 #include "examples/llama/library.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/model/cuda/cuda_model.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+#include "tests/examples/llama/embedded_model.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 #include "tests/support/runs.hpp"
 
@@ -138,6 +140,36 @@ TEST_CASE("CUDA host: keeping everything equals dense bit for bit") {
       CHECK(copied(lazy->step(tokens)) == expected);
     }
   }
+}
+
+TEST_CASE("CUDA host: the embedded model answers as on the CPU, dense and pruned") {
+  const Checkpoint checkpoint(embedded_model);
+  const ModelConfig& config = checkpoint.config();
+  const auto tokenizer = open_tokenizer(embedded_model, config.vocab);
+  const std::vector<TokenId> prompt = tokenizer->encode(embedded_prompt, true);
+  const auto cpu = open_model(config, weights_of(checkpoint), {.device = "cpu", .dtype = "f32", .threads = 1});
+  const auto cuda = open_cuda_model_f32(config, weights_of(checkpoint));
+  const Index capacity = std::ssize(prompt) + 8;
+  // The most likely tokens of the answer, one after the other.
+  const auto answer = [&](AnyDecoder& decoder) {
+    std::vector<TokenId> tokens;
+    std::span<const float> logits = decoder.step(prompt);
+    for (int i = 0; i < 3; ++i) {
+      tokens.push_back(static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin()));
+      if (i < 2) logits = decoder.step(Tokens(tokens).last(1));
+    }
+    return tokens;
+  };
+  const std::vector<TokenId> dense = answer(*cuda->dense(capacity));
+  CHECK(dense == answer(*cpu->dense(capacity)));
+  std::string text;
+  for (std::size_t i = 0; i < dense.size(); ++i)
+    text += tokenizer->decode(i == 0 ? prompt.back() : dense[i - 1], dense[i]);
+  CHECK(text.find(embedded_answer) != std::string::npos);
+  const Pruner pruner(lazyllm::KeepRatio(lazyllm::Schedule{{4, 0.6}, {8, 0.5}}));
+  const auto lazy = cuda->lazy(capacity, pruner);
+  CHECK(answer(*lazy) == answer(*cpu->lazy(capacity, pruner)));
+  CHECK(lazy->computed_percent(std::ssize(prompt)) < 90);
 }
 
 TEST_CASE("CUDA host: log probabilities equal the CPU's") {
