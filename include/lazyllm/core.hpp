@@ -1,5 +1,12 @@
 #pragma once
 
+/// \namespace lazyllm
+/// Dynamic token pruning for transformer engines (LazyLLM, arXiv 2407.14057).
+/// \namespace lazyllm::cpu
+/// The backend on the CPU.
+/// \namespace lazyllm::cuda
+/// The backend on CUDA devices.
+
 /// \file
 /// What the CPU and the CUDA backend share: the control plane, without Eigen and without CUDA.
 

@@ -9,7 +9,10 @@
 namespace lazyllm {
 
 /// How the scores of several heads, or of several queries, become one.
-enum class Reduce : std::uint8_t { mean, max };
+enum class Reduce : std::uint8_t {
+  mean,  ///< of all
+  max    ///< the highest
+};
 
 /// The attention queries of a batch after RoPE: row r, head h at `data + r * row_stride + h * head_stride`. Row r is
 /// row r of the plan. Only the rows of a sequence's last positions are read, as many as its score asks for. Trivially

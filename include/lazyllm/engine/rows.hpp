@@ -15,7 +15,7 @@ struct RowsView {
   Index width = 0;    ///< elements of a row
   Index stride = 0;   ///< elements from one row to the next, >= width
 
-  constexpr RowsView() = default;
+  constexpr RowsView() = default;  ///< no rows
   /// A matrix without gaps between its rows.
   LAZYLLM_HOST_DEVICE constexpr RowsView(T* data_, Index rows_, Index width_)
       : RowsView(data_, rows_, width_, width_) {}

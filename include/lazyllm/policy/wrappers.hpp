@@ -106,6 +106,7 @@ struct PrefillOnly {
   Selection operator()(const PrunePoint& point) const { return point.new_tokens > 1 ? policy(point) : Selection{}; }
 };
 
+/// \cond
 // Compilers before C++20's deduction for aggregates (clang below 17) need these.
 template <class Policy>
 ProtectFirst(Policy, Index) -> ProtectFirst<Policy>;
@@ -121,5 +122,6 @@ template <class Policy>
 MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>
 PrefillOnly(Policy) -> PrefillOnly<Policy>;
+/// \endcond
 
 }  // namespace lazyllm

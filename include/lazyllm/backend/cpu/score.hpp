@@ -136,8 +136,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
 
 }  // namespace detail
 
-/// Computes the scores of `count` sequences; `task_of(i)` is the `ScoreTask` of the i-th.
-/// \param queries  Q of the whole batch
+/// Computes the scores of `count` sequences; `task_of(i)` is the `ScoreTask` of the i-th. `queries` is Q of the whole
+/// batch.
 template <class T, class TaskOf>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
   for (Index i = 0; i < count; ++i) detail::score_one(context, queries, task_of(i));

@@ -90,8 +90,8 @@ void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceS
 /// Enqueues the computation of the scores of `count` sequences, all in the same launches; `task_of(i)` is the
 /// `ScoreTask` of the i-th. Its lists are the host's and may be changed when it returns; its scores and keys are on the
 /// device. Kernels call `key` of the key view. K is read once for up to eight rows, fewer where their logits `[rows x
-/// heads x keys]` would need more than 128 MiB of scratch memory. Throws `cuda_error`.
-/// \param queries  Q of the whole batch, on the device
+/// heads x keys]` would need more than 128 MiB of scratch memory. `queries` is Q of the whole
+/// batch, on the device. Throws `cuda_error`.
 template <class T, class TaskOf>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
   using Keys = std::remove_cvref_t<decltype(task_of(Index{}).key_view)>;
