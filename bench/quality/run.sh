@@ -12,7 +12,10 @@ if [[ -z ${BIN:-} ]]; then
   export BIN=$root/build/release/bin
 fi
 COMMIT=$(git -C "$root" rev-parse --short HEAD)
-git -C "$root" diff --quiet HEAD -- include examples bench/evaluate || COMMIT+=" with changes"
+if [[ -n $(git -C "$root" status --porcelain -- include examples bench/evaluate) ]]; then
+  echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
+  exit 1
+fi
 MACHINE="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores"
 export COMMIT MACHINE
 exec python3 "$here/quality.py" "$@"
