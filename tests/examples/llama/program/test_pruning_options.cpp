@@ -136,12 +136,14 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   };
   const auto described = [](double speedup) {
     const lazyllm::Preset preset = lazyllm::recommended(30, speedup);
-    return lazyllm::to_text(preset.schedule) + " " + lazyllm::to_text(preset.score) + " 4 32 32";
+    return lazyllm::to_text(preset.schedule) + " " + lazyllm::to_text(preset.score) + " 4 32 " +
+           std::to_string(*preset.decode_revived);
   };
   CHECK(said({}) == described(1.5));
   CHECK(said({"--schedule", "auto:2.3x"}) == described(2.3));
   CHECK(said({"--schedule", "auto:2.3x", "--score", "last", "--protect-first", "1"}) ==
-        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 32");
+        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 4");
+  CHECK(said({}).ends_with(" 2"));
   CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
   const auto decode = [](const std::vector<std::string>& arguments) {
     return make_pruner(parse(arguments), 30)
@@ -150,7 +152,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "9:0.5"}).k == 50);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).k == 100);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).max_revived == 3);
-  CHECK(decode({"--schedule", "auto:2x"}).max_revived == 32);
+  CHECK(decode({"--schedule", "auto:2x"}).max_revived == 4);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
   CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
                        "lazyllm: recommended: speedup 5 is out of range 1 to 4", lazyllm::invalid_argument);
