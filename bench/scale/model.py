@@ -238,7 +238,7 @@ def plot(model, tokens, points, x0, y0, width=300, height=230):
                    f'<text x="{x0 - 4}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{label}</text>')
     for devices in DEVICES:
         x = place(devices, 10.0**low)[0]
-        out.append(f'<text x="{x:.1f}" y="{y0 + height - 10}" text-anchor="middle" fill="#555">{devices}</text>')
+        out.append(f'<text x="{x:.1f}" y="{y0 + height + 2}" text-anchor="middle" fill="#555">{devices}</text>')
     for column, color in ((1, "#777"), (2, "#1f5fbf")):
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(p[0], p[column]) for p in known))
         out.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
