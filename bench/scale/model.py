@@ -277,7 +277,9 @@ def size(count):
 def markdown(measured):
     runs = [line for line in measured if "prompt" in line]
     collectives = [line for line in measured if "whole_numbers_us" in line]
-    out = ["## Collectives, microseconds, the median of 200", "",
+    out = ["# Figures", "",
+           "`python3 bench/scale/model.py bench/scale/measured.jsonl --svg bench/scale/scale.svg` prints these tables and draws.",
+           "", "## Collectives, microseconds, the median of 200", "",
            "| ranks | tokens | whole numbers added | floats gathered | one rank adds and tells | hidden rows of 64 added |",
            "|---|---|---|---|---|---|"]
     out += [f"| {c['ranks']} | {c['tokens']} | {c['whole_numbers_us']} | {c['gather_us']} | {c['reduce_broadcast_us']} | "
