@@ -67,7 +67,8 @@ TEST_CASE("--report of the same run differs in its times only") {
     REQUIRE(program.run_ids({"--schedule", "1:0.5", "--max-tokens", "8", "--report", program.path("r")}).status == 0);
     CHECK(program.files() == std::set<std::string>{"ids", "r"});
     Json result = test::page_data(test::read(program.path("r")));
-    for (const char* time : {"ttft_ms", "decode_ms", "decode_ms_per_token", "step_ms"}) result.at("figures").erase(time);
+    for (const char* time : {"ttft_ms", "decode_ms", "decode_ms_per_token", "step_ms"})
+      result.at("figures").erase(time);
     return result;
   };
   CHECK(data() == data());
