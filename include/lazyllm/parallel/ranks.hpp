@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/finite.hpp"
 #include "lazyllm/engine/positions.hpp"
 
 namespace lazyllm {
@@ -52,7 +53,8 @@ class Ranks {
   /// Sets the share, which is that of an equal split to begin with. The shares of all ranks make 1. A stage of a
   /// pipeline sets it for each layer: 1 in its own ones, 0 in the others. Throws `invalid_argument` outside 0 to 1.
   void set_share(double share) {
-    if (!(share >= 0 && share <= 1)) detail::fail("Ranks: share ", share, " is out of range 0 to 1");
+    if (!(detail::is_finite(share) && share >= 0 && share <= 1))
+      detail::fail("Ranks: share ", share, " is out of range 0 to 1");
     share_ = share;
   }
 

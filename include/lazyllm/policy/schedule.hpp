@@ -33,7 +33,7 @@ class Schedule {
         detail::fail("schedule: layer ", layer, " is out of range: it must be above ", previous,
                      " (layers ascend, the first is at least 1)");
       }
-      if (!detail::is_finite(keep) || !(keep > 0 && keep <= 1)) {
+      if (!(detail::is_finite(keep) && keep > 0 && keep <= 1)) {
         detail::fail("schedule: keep ", keep, " at layer ", layer, " is out of range (0, 1]");
       }
       previous = layer;

@@ -26,7 +26,7 @@ inline Preset recommended(Index layers, double speedup) {
   // feed-forward, which pruned tokens are spared already after the layer that prunes them.
   constexpr double projections = 0.2, attention = 0.1, feed_forward = 0.7;
   if (layers < 1) detail::fail("recommended: ", layers, " layers are out of range, at least 1");
-  if (!detail::is_finite(speedup) || !(speedup >= 1 && speedup <= 4))
+  if (!(detail::is_finite(speedup) && speedup >= 1 && speedup <= 4))
     detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
   const auto points_of = [&](double x) {
     std::vector<LayerKeep> points;

@@ -51,7 +51,7 @@ class TokenPruner {
     if (selection.kind == top_k && selection.k < 1) {
       detail::fail("selection: k ", selection.k, where(), " is out of range, at least 1");
     }
-    if (selection.kind == top_p && (!detail::is_finite(selection.p) || !(selection.p > 0 && selection.p <= 1))) {
+    if (selection.kind == top_p && !(detail::is_finite(selection.p) && selection.p > 0 && selection.p <= 1)) {
       detail::fail("selection: p ", selection.p, where(), " is out of range (0, 1]");
     }
     if (selection.protect_first < 0 || selection.protect_last < 1) {
