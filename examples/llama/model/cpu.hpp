@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/llama/kernels/cpu/few_rows_attention.hpp"
+#include "examples/llama/kernels/cpu/attention.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -158,7 +158,7 @@ struct CpuDevice {
   template <class T>
   static void attention(Context& context, const Plan<T>& plan, Index layer, RowsView<const T> queries,
                         RowsView<T> out) {
-    llama::attention_of(context, plan, layer, queries, out);
+    llama::attention(context, plan, layer, queries, out);
   }
   static void log_probabilities(Context& context, RowsView<const float> logits, Tokens tokens, std::span<float> out) {
     llama::log_probabilities(context, logits, tokens, out);

@@ -15,7 +15,7 @@
 #endif
 
 #include "examples/llama/kernels/cpu/attention_blocks.hpp"
-#include "examples/llama/kernels/cpu/rounding.hpp"
+#include "examples/llama/kernels/cpu/few_rows_attention.hpp"
 #include "examples/llama/library.hpp"
 
 // Many queries go in blocks (attention_blocks.cpp). A few, as in decode, are bound by the reading of keys and values:
@@ -258,24 +258,7 @@ class Chunks {
 
   /// Sums up the partial results of a query, in the order of the chunks.
   void merge(Index kv_head, Index query) const {
-    const Index chunks = (task_.limit(query) - 1) / chunk_keys + 1;
-    float maximum = partial(kv_head, query, 0).maximum;
-    for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(kv_head, query, chunk).maximum);
-    float total = 0;
-    const Index head_dim = task_.shape.head_dim;
-    Line outputs(partial(kv_head, query, 0).outputs, head_dim);
-    for (Index chunk = 0; chunk < chunks; ++chunk) {
-      const Partial part = partial(kv_head, query, chunk);
-      const float weight = std::exp((part.maximum - maximum) * task_.shape.scale);
-      total += weight * part.total;
-      if (chunk == 0) {
-        outputs *= weight;
-      } else {
-        outputs += weight * Line(part.outputs, head_dim);
-      }
-    }
-    outputs /= total;
-    round_to(outputs.data(), head_dim, task_.result(kv_head, query));
+    join_chunks<Line>(task_, chunk_keys, kv_head, query, [&](Index chunk) { return partial(kv_head, query, chunk); });
   }
 
   const AttentionTask<T>& task_;
@@ -290,18 +273,7 @@ void check(const AttentionTask<T>& task) {
     fail("attention: ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
   if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
     fail("attention: head_dim ", shape.head_dim, " is out of range, even and at least 2");
-  const Index width = shape.heads * shape.head_dim;
-  if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
-    fail("attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows, " x ",
-         task.out.width, "], both must be [rows x ", width, "]");
-  if (std::ssize(task.key_limits) != task.queries.rows)
-    fail("attention: ", task.key_limits.size(), " key limits for ", task.queries.rows, " rows");
-  Position least = 1;
-  for (const Position limit : task.key_limits) {
-    if (limit < least || limit > std::ssize(task.keys))
-      fail("attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
-    least = limit;
-  }
+  check_rows("attention", task);
 }
 
 }  // namespace
@@ -332,11 +304,19 @@ void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index la
     const auto own = plan.queries(s);
     const Index rows = std::ssize(own.positions);
     if (rows == 0) continue;
-    const KvView<T>& cache = plan.cache(s);
-    const Index at = layer * cache.layer_stride;
-    attention<T>(context, shape, {cache.keys + at, cache.values + at, cache.position_stride, cache.head_stride},
-                 plan.sequence(s).keys, own.key_limits, queries.subrows(own.first_row, rows),
-                 out.subrows(own.first_row, rows));
+    const KvView<T>& view = plan.cache(s);
+    const Index at = layer * view.layer_stride;
+    const KeyValues<T> cache{view.keys + at, view.values + at, view.position_stride, view.head_stride};
+    const Positions keys = plan.sequence(s).keys;
+    const auto own_queries = queries.subrows(own.first_row, rows);
+    const auto own_out = out.subrows(own.first_row, rows);
+    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+      if (rows <= few_rows && has_few_rows_attention(shape)) {
+        few_rows_attention(context, shape, cache, keys, own.key_limits, own_queries, own_out);
+        continue;
+      }
+    }
+    attention<T>(context, shape, cache, keys, own.key_limits, own_queries, own_out);
   }
 }
 

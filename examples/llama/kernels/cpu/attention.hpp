@@ -40,6 +40,7 @@ void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, cons
                BlockProducts products = BlockProducts::automatic);
 
 /// The same of one layer for all sequences of `plan`: `queries` and `out` are `[plan.query_rows() x heads * head_dim]`.
+/// Each sequence goes to the kernel for its number of rows; see `few_rows_attention`, too.
 template <class T>
 void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
                RowsView<T> out);

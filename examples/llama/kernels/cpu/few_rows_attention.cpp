@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#include "examples/llama/kernels/cpu/rounding.hpp"
+#include "examples/llama/kernels/cpu/attention_task.hpp"
 
 // Keys lie across the lanes for the scores, head elements for the values. A block of keys is brought into the layout of
 // the instruction that multiplies pairs of bfloat16 once, and used by all queries: the rows and the heads that share
@@ -49,28 +49,11 @@ struct Partial {
   Partial(float* memory, Index head_dim) : outputs(memory), maximum(memory[head_dim]), total(memory[head_dim + 1]) {}
 };
 
-/// Everything that the threads share.
-struct Task {
-  AttentionShape shape;
-  KeyValues<Bfloat16> cache;
-  Positions keys;
-  Positions key_limits;
-  RowsView<const Bfloat16> queries;
-  RowsView<Bfloat16> out;
+/// A task with its chunks and their results.
+struct Task : AttentionTask<Bfloat16> {
   Index chunks;
   float* partials;
 
-  Index group() const { return shape.heads / shape.kv_heads; }
-  Index query_count() const { return queries.rows * group(); }  ///< of each key/value head
-  Index head_offset(Index kv_head, Index query) const { return (kv_head * group() + query % group()) * shape.head_dim; }
-  const Bfloat16* query(Index kv_head, Index query) const {
-    return queries.row(query / group()) + head_offset(kv_head, query);
-  }
-  Bfloat16* result(Index kv_head, Index query) const { return out.row(query / group()) + head_offset(kv_head, query); }
-  Index limit(Index query) const { return key_limits[static_cast<std::size_t>(query / group())]; }
-  Index offset(Index kv_head, Index key) const {
-    return keys[static_cast<std::size_t>(key)] * cache.position_stride + kv_head * cache.head_stride;
-  }
   Partial partial(Index kv_head, Index query, Index chunk) const {
     const Index number = (kv_head * query_count() + query) * chunks + chunk;
     return {partials + number * Partial::floats(shape.head_dim), shape.head_dim};
@@ -287,30 +270,9 @@ class Chunk {
   std::uint32_t* values_;  // [block_keys / 2 x head_dim] pairs
 };
 
-/// Joins the chunks of a query, in their order.
 void join(const Task& task, Index kv_head, Index query) {
   using Line = Eigen::Map<Eigen::ArrayXf>;
-  const Index chunks = (task.limit(query) - 1) / chunk_keys + 1;
-  float maximum = task.partial(kv_head, query, 0).maximum;
-  for (Index chunk = 1; chunk < chunks; ++chunk) {
-    maximum = std::max(maximum, task.partial(kv_head, query, chunk).maximum);
-  }
-  const Index head_dim = task.shape.head_dim;
-  const Partial first = task.partial(kv_head, query, 0);
-  Line sum(first.outputs, head_dim);
-  float total = 0;
-  for (Index chunk = 0; chunk < chunks; ++chunk) {
-    const Partial part = task.partial(kv_head, query, chunk);
-    const float weight = std::exp((part.maximum - maximum) * task.shape.scale);
-    total += weight * part.total;
-    if (chunk == 0) {
-      sum *= weight;
-    } else {
-      sum += weight * Line(part.outputs, head_dim);
-    }
-  }
-  sum /= total;
-  round_to(sum.data(), head_dim, task.result(kv_head, query));
+  join_chunks<Line>(task, chunk_keys, kv_head, query, [&](Index chunk) { return task.partial(kv_head, query, chunk); });
 }
 
 void run(lazyllm::cpu::Context& context, Task& task) {
@@ -336,23 +298,6 @@ void run(lazyllm::cpu::Context& context, Task& task) {
   }
 }
 
-void check(const Task& task) {
-  const AttentionShape& shape = task.shape;
-  const Index width = shape.heads * shape.head_dim;
-  if (task.queries.width != width || task.out.width != width || task.out.rows != task.queries.rows)
-    fail("few_rows_attention: queries [", task.queries.rows, " x ", task.queries.width, "] and out [", task.out.rows,
-         " x ", task.out.width, "], both must be [rows x ", width, "]");
-  if (std::ssize(task.key_limits) != task.queries.rows)
-    fail("few_rows_attention: ", task.key_limits.size(), " key limits for ", task.queries.rows, " rows");
-  Position least = 1;
-  for (const Position limit : task.key_limits) {
-    if (limit < least || limit > std::ssize(task.keys))
-      fail("few_rows_attention: key limit ", limit, " is out of range ", least, " to ", task.keys.size(),
-           ", ascending");
-    least = limit;
-  }
-}
-
 }  // namespace
 
 bool has_few_rows_attention(const AttentionShape& shape) {
@@ -369,8 +314,8 @@ void few_rows_attention(lazyllm::cpu::Context& context, const AttentionShape& sh
     fail("few_rows_attention: ", shape.heads, " heads, ", shape.kv_heads, " of them key/value heads, of ",
          shape.head_dim, ": this processor has no kernel for them");
   if (queries.rows == 0) return;
-  Task task{shape, cache, keys, key_limits, queries, out, 0, nullptr};
-  check(task);
+  Task task{{shape, queries, cache, keys, key_limits, out}, 0, nullptr};
+  check_rows("few_rows_attention", task);
   task.chunks = (key_limits.back() - 1) / chunk_keys + 1;
   run(context, task);
 }
@@ -385,36 +330,5 @@ void few_rows_attention(lazyllm::cpu::Context&, const AttentionShape&, const Key
 }
 
 #endif
-
-template <class T>
-void attention_of(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
-                  RowsView<T> out) {
-  const AttentionShape& shape = plan.shape();
-  const Index width = shape.heads * shape.head_dim;
-  if (queries.rows != plan.query_rows() || queries.width != width || out.rows != queries.rows || out.width != width)
-    fail("attention: queries [", queries.rows, " x ", queries.width, "] and out [", out.rows, " x ", out.width,
-         "], allowed are [", plan.query_rows(), " x ", width, "]");
-  for (Index s = 0; s < plan.sequences(); ++s) {
-    const auto own = plan.queries(s);
-    const Index rows = std::ssize(own.positions), at = layer * plan.cache(s).layer_stride;
-    const KeyValues<T> cache{plan.cache(s).keys + at, plan.cache(s).values + at, plan.cache(s).position_stride,
-                             plan.cache(s).head_stride};
-    const auto own_queries = queries.subrows(own.first_row, rows);
-    const auto own_out = out.subrows(own.first_row, rows);
-    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-      if (rows <= few_rows && has_few_rows_attention(shape)) {
-        few_rows_attention(context, shape, cache, plan.sequence(s).keys, own.key_limits, own_queries, own_out);
-        continue;
-      }
-    }
-    attention<T>(context, shape, cache, plan.sequence(s).keys, own.key_limits, own_queries, own_out);
-  }
-}
-
-#define LAZYLLM_INSTANTIATE(T) \
-  template void attention_of(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(Eigen::bfloat16)
-#undef LAZYLLM_INSTANTIATE
 
 }  // namespace llama
