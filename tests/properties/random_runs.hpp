@@ -56,8 +56,6 @@ class Random {
     AnyPolicy policy;
     if (chance(0.15)) {
       policy = KeepAll();
-    } else if (chance(0.15)) {
-      policy = PaperPolicy();
     } else {
       const NamedPolicy& named = named_policies[detail::to_size(between(0, std::ssize(named_policies) - 1))];
       policy = named.make(schedule(layers));
@@ -74,9 +72,9 @@ class Random {
 
   AttentionScore score() {
     AttentionScore score;
-    if (chance(0.3)) score.heads = Reduce::max;
+    if (chance(0.3)) score.over_heads = Reduce::max;
     if (chance(0.3)) score.last_queries = between(2, 6);
-    if (chance(0.3)) score.reduce = Reduce::max;
+    if (chance(0.3)) score.over_rows = Reduce::max;
     if (chance(0.2)) score.over_layers = true;
     if (chance(0.2)) score.pooling = 2 * between(0, 3) + 1;
     return score;

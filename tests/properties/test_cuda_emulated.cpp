@@ -225,7 +225,7 @@ void allocates_nothing_and_launches_little(const AttentionScore& score, int max_
 
 TEST_CASE("cuda: steps like earlier ones allocate nothing, and wait, copy back and launch a constant number of times") {
   const AttentionScore plain, summed{.over_layers = true, .pooling = 3};
-  const AttentionScore window{.last_queries = 5, .reduce = Reduce::max};
+  const AttentionScore window{.last_queries = 5, .over_rows = Reduce::max};
   // At each of two layers: select and move rows; at the last layer the last rows.
   constexpr int pruning = 2 * 2 + 1;
   allocates_nothing_and_launches_little<ScoringBlock>(plain, pruning);

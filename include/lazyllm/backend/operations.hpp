@@ -33,8 +33,8 @@ struct ScoreTask {
   std::span<const Position> limits{};  ///< `[rows]` row first_row + i sees the first `limits[i]` keys, the others are 0
   Keys key_view{};                     ///< K of the sequence in this layer
   Positions keys{};                    ///< `[keys]` positions of the active tokens
-  Reduce heads = Reduce::mean;         ///< over the query heads of each row
-  Reduce reduce = Reduce::mean;        ///< over the rows
+  Reduce over_heads = Reduce::mean;    ///< over the query heads of each row
+  Reduce over_rows = Reduce::mean;     ///< over the rows
   std::span<float> scores{};           ///< `[keys]` output, in the backend's memory
 };
 

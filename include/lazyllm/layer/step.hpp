@@ -156,11 +156,13 @@ class Step {
   /// selected, and revives the selected tokens that are parked here. `LazyDecoderLayer` calls it between attention and
   /// feed-forward, so that parked rows leave their feed-forward undone until they are revived. An entry with a score
   /// that is not a finite number, or whose policy throws, ends alone; what it threw goes on if no entry is left. Throws
-  /// `logic_error` for a context that is not that of `begin`, and like `plan`.
+  /// `logic_error` for a context that is not that of `begin`, `invalid_argument` for a score of more rows than the
+  /// block's `max_queries`, and like `plan`.
   template <class Block>
   void advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
     if (&context != context_) detail::fail<logic_error>("Step::advance: the context is not that of begin");
+    if (layer_ == 0) check_queries(block);
     const auto depth = static_cast<Depth>(layer_ + 1);
     batch_.set_depth(plan, depth);
     if (plan.outputs_only()) {
@@ -201,6 +203,19 @@ class Step {
         detail::fail("Step::begin: entry ", s, " has ", sequence.layers(), " layers of hidden size ",
                      sequence.aux().hidden_size(), ", entry 0 has ", first.layers(), " of hidden size ",
                      first.aux().hidden_size());
+      }
+    }
+  }
+
+  /// Throws `invalid_argument` for a score that looks at more rows than `block` keeps, where the block says how many.
+  template <class Block>
+  void check_queries(const Block& block) const {
+    if constexpr (requires { Index{block.max_queries()}; }) {
+      for (const auto& member : batch_.members()) {
+        const Index last_queries = member.entry.pruner->score().last_queries;
+        if (last_queries <= block.max_queries()) continue;
+        detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ",
+                     block.max_queries(), ", the queries that the attention block keeps");
       }
     }
   }

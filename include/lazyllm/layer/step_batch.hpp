@@ -143,7 +143,7 @@ class StepBatch {
     if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
   }
 
-  /// Plans layer 0 of a sequence, or its later entry.
+  /// Plans layer 0 of a sequence. A prompt that waits in a deeper layer has no rows there.
   void enter(Member& member) {
     if (member.stage > 0) {
       const auto& keys = member.running.prompt().keys;
@@ -210,7 +210,7 @@ class StepBatch {
     if (member.ends_at(depth) && member.selection.ranks()) {
       if (const Index bad = pruner_.bad(request); bad >= 0) {
         ask(member, [&] {
-          fail("the score of position ", part.keys[to_size(bad)], " of sequence ", s, " after ", depth,
+          fail("the score of position ", part.keys[to_size(bad)], " of entry ", s, " after ", depth,
                " layers is not a finite number");
         });
         return transition_.leave_out(part);

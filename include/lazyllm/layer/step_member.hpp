@@ -19,7 +19,7 @@ namespace lazyllm {
 /// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_rows`
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
 
   Sequence* sequence = nullptr;    ///< in no other entry or running step
   const Pruner* pruner = nullptr;  ///< the same type for all entries
