@@ -57,7 +57,7 @@ struct PoolTask {
 /// Which keys of one sequence stay active: the highest scores, equal scores to the smaller position. Of the chosen keys
 /// that would be revived only the `max_revived` highest stay, and the protected ones.
 struct SelectionTask {
-  bool by_share = false;     ///< the fewest keys that hold the share `p` of all scores; else `k` keys
+  bool top_p = false;     ///< the fewest keys that hold the share `p` of all scores; else `k` keys
   Index k = 1;               ///< at least 0; the protected keys count among them
   double p = 1;              ///< in (0, 1]
   Index protect_before = 0;  ///< keys at positions below it are kept whatever their score
