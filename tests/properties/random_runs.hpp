@@ -173,8 +173,17 @@ struct Engine {
         const auto own = std::ranges::lower_bound(part.positions, entries[m].sequence->length() - prompt[m]);
         CHECK(part.positions.end() - own <= entries[m].max_rows);
       }
-      layers[layer].forward(context, step);
+      if (layer % 2 == steps % 2) {
+        layers[layer].forward(context, step);
+      } else {  // as an engine does that drives `advance` itself
+        step.guard([&] {
+          if (plan.rows() > 0) layers[layer].attention().attend(context, plan, step.hidden());
+          step.advance(context, layers[layer].attention());
+          if (step.hidden().rows > 0) layers[layer].feed_forward().feed_forward(context, step.hidden());
+        });
+      }
     }
+    ++steps;
     const StepOutput<T> output = step.end();
     CHECK(output.failures.empty());
     for (std::size_t m = 0; m < members.size(); ++m) {
@@ -191,6 +200,7 @@ struct Engine {
   std::vector<LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
   Step<Sequence, Pruner> step;
   Index revived = 0;
+  std::size_t steps = 0;
 };
 
 /// The invariant of docs/design.md, looked up in the engine's own counts and the naive reference.

@@ -77,6 +77,10 @@ class DevicePlan {
   const Extent* extents() const { return extents_; }                    ///< `[sequences]`
   const KvView<T>* caches() const { return caches_; }                   ///< `[sequences]`
 
+  /// Appends to `key` all that decides which kernels run with which arguments for this plan: sizes and addresses. What
+  /// the lists hold does not.
+  void identify(std::vector<std::uint64_t>& key) const;
+
   /// Sequences with many queries for each key/value head, in tiles of `many_queries`; the tiles with most keys first.
   const Tiles& many() const { return many_; }
   /// Sequences with few, in tiles of `few_queries`.
@@ -100,6 +104,8 @@ class DevicePlan {
     bool outputs_only = false;
   };
 
+  /// Whether the queries of the attention are fewer than the rows.
+  static bool outputs_only(const lazyllm::LayerPlan& plan);
   void check(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
   bool on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
   void cut(std::int32_t sequence, Positions limits);
