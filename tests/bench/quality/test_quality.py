@@ -108,6 +108,14 @@ class Bootstrap(unittest.TestCase):
         self.assertAlmostEqual(width(50), width(2) / 5, delta=5)
         self.assertEqual(results.interval(results.drawn(self.by_set([70, 70]))["average"]), (70, 70))
 
+    def test_one_item_has_no_interval(self):
+        one, two = self.by_set([70]), self.by_set([10, 20])
+        self.assertEqual(results.drawn(one), {})
+        other = {planning.DataSet(pathlib.Path("b"), paper.CATEGORIES[1], 1): figures for figures in two.values()}
+        self.assertEqual(list(results.drawn(one | other)), [paper.CATEGORIES[1]])
+        self.assertEqual(list(results.drawn(other)), [paper.CATEGORIES[1], "average"])
+        self.assertEqual(tables.between(None), "")
+
     def test_all_methods_have_the_same_draws(self):
         own, other = (results.drawn(self.by_set([scale * x for x in range(9)]))["average"] for scale in (1, 2))
         self.assertEqual([2 * score for score in own], other)
