@@ -68,7 +68,7 @@ class LazyEngine {
   Forward forward_;
   Pruner pruner_;
   std::vector<Scored> layers_;
-  lazyllm::cpu::Sequence<float> sequence_{forward_.shape().layers, forward_.shape().width};
+  lazyllm::cpu::Sequence<float> sequence_{forward_.shape().layers, forward_.shape().hidden_size};
   lazyllm::Step<lazyllm::cpu::Sequence<float>, Pruner> step_;
   lazyllm::cpu::Context context_;
 };

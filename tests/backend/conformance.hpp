@@ -104,7 +104,7 @@ inline std::vector<Index> sorted_selection(const SelectionTask& task, const std:
   double held = 0;
   std::vector<Index> chosen;
   for (const Index i : order) {
-    const bool enough = task.by_share ? held >= (task.p - 1e-9) * total : std::ssize(chosen) >= task.k;
+    const bool enough = task.top_p ? held >= (task.p - 1e-9) * total : std::ssize(chosen) >= task.k;
     if (enough && !is_protected(i)) break;
     chosen.push_back(i);
     held += score(i);
@@ -159,12 +159,12 @@ void selects_small_cases() {
   const std::vector<std::uint8_t> mask{0, 0, 0, 1};
   CHECK(kept({.k = 3, .protect_from = 9, .protect_mask = mask}) == Kept{1, 2, 5});
   CHECK(kept({.k = 2, .protect_before = 1, .protect_from = 8, .protect_mask = mask}) == Kept{0, 2, 4, 5});
-  CHECK(kept({.by_share = true, .p = 0.01, .protect_from = 9}) == Kept{5});
-  CHECK(kept({.by_share = true, .p = 0.2, .protect_from = 9}) == Kept{1, 5});
-  CHECK(kept({.by_share = true, .p = 0.5, .protect_from = 9}) == Kept{1, 3, 5});
-  CHECK(kept({.by_share = true, .p = 0.5, .protect_before = 1, .protect_from = 9}) == Kept{0, 1, 3, 5});
-  CHECK(kept({.by_share = true, .p = 0.7, .protect_from = 8}) == Kept{1, 3, 4, 5});
-  CHECK(kept({.by_share = true, .p = 1, .protect_from = 9}) == Kept{0, 1, 2, 3, 4, 5});
+  CHECK(kept({.top_p = true, .p = 0.01, .protect_from = 9}) == Kept{5});
+  CHECK(kept({.top_p = true, .p = 0.2, .protect_from = 9}) == Kept{1, 5});
+  CHECK(kept({.top_p = true, .p = 0.5, .protect_from = 9}) == Kept{1, 3, 5});
+  CHECK(kept({.top_p = true, .p = 0.5, .protect_before = 1, .protect_from = 9}) == Kept{0, 1, 3, 5});
+  CHECK(kept({.top_p = true, .p = 0.7, .protect_from = 8}) == Kept{1, 3, 4, 5});
+  CHECK(kept({.top_p = true, .p = 1, .protect_from = 9}) == Kept{0, 1, 2, 3, 4, 5});
   const std::vector<std::uint8_t> revives{1, 1, 1, 1, 0, 1};
   for (const auto& [limit, expected] : {std::pair<Index, Kept>{0, {4, 5}},
                                         {1, {4, 5}},
@@ -206,7 +206,7 @@ struct SelectionProblem {
     for (auto& entry : mask) entry = random() % 4 == 0;
     if (random() % 2 == 0) revives.resize(keys.size());
     for (auto& entry : revives) entry = random() % 3 == 0;
-    task = {.by_share = random() % 2 == 0,
+    task = {.top_p = random() % 2 == 0,
             .k = static_cast<Index>(random()) % std::ssize(keys) + 1,
             .p = static_cast<double>(random() % 1000 + 1) / 1000,
             .protect_before = random() % 2 == 0 ? static_cast<Index>(random() % 5) : 0,
@@ -227,11 +227,11 @@ struct SelectionProblem {
   SelectionTask task;
 };
 
-/// The highest score among the `width` ones around each.
-inline std::vector<float> pooled(const std::vector<float>& scores, Index width) {
+/// The highest score among the `pooling` ones around each.
+inline std::vector<float> pooled(const std::vector<float>& scores, Index pooling) {
   std::vector<float> result(scores);
   for (Index i = 0; i < std::ssize(scores); ++i) {
-    for (Index j = std::max<Index>(0, i - width / 2); j <= i + width / 2 && j < std::ssize(scores); ++j) {
+    for (Index j = std::max<Index>(0, i - pooling / 2); j <= i + pooling / 2 && j < std::ssize(scores); ++j) {
       result[static_cast<std::size_t>(i)] =
           std::max(result[static_cast<std::size_t>(i)], scores[static_cast<std::size_t>(j)]);
     }
@@ -295,7 +295,7 @@ void selects_the_same_share_in_any_order() {
       scores.push_back(std::ldexp(static_cast<float>(random() % 1000 + 1), -static_cast<int>(random() % 20) - 10));
     }
     const double p = static_cast<double>(random() % 1000) / 1000 + 1e-4;
-    const auto kept = selected<Memory>(context, {.by_share = true, .p = p, .protect_from = 399, .keys = keys}, scores);
+    const auto kept = selected<Memory>(context, {.top_p = true, .p = p, .protect_from = 399, .keys = keys}, scores);
     std::vector<float> sorted(scores.begin(), scores.end() - 1);
     std::ranges::sort(sorted, std::greater<>());
     __extension__ using Exact = __int128;  // the scores are multiples of 2^-29
@@ -319,7 +319,7 @@ void selects_the_same_share_at_any_scale() {
   const auto kept_at = [&](int exponent, double p) {
     std::vector<float> scores;
     for (int i = 1; i <= 16; ++i) scores.push_back(std::ldexp(static_cast<float>(i), exponent));
-    return selected<Memory>(context, {.by_share = true, .p = p, .protect_from = 15, .keys = keys}, scores);
+    return selected<Memory>(context, {.top_p = true, .p = p, .protect_from = 15, .keys = keys}, scores);
   };
   // 16 + 15 + 14 + 13 + 12 = 70 of 136; 16 + 15 = 31 = 0.2279... of it
   CHECK(kept_at(0, 0.5) == std::vector<Index>{11, 12, 13, 14, 15});
@@ -338,13 +338,13 @@ void selects_only_finite_scores() {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (std::size_t place = 0; place < keys.size(); ++place) {
-      for (const bool by_share : {false, true}) {
+      for (const bool top_p : {false, true}) {
         std::vector<float> scores(keys.size(), 0.25F);
         scores[place] = bad;
         auto memory = Memory::upload(context, scores);
         auto good = Memory::upload(context, std::vector<float>(keys.size(), 0.25F));
         const SelectionTask task{
-            .by_share = by_share, .k = 2, .p = 0.5, .protect_before = 2, .protect_from = 9, .keys = keys};
+            .top_p = top_p, .k = 2, .p = 0.5, .protect_before = 2, .protect_from = 9, .keys = keys};
         std::vector<SelectionTask> tasks{task, task, task};
         tasks[0].scores = tasks[2].scores = good.span();
         tasks[1].scores = memory.span();
@@ -371,11 +371,11 @@ void pools_scores(unsigned rounds = 60) {
     for (unsigned i = 0; i < round % 6; ++i) {
       std::vector<float> values(i == 2 ? random() % 1500 : random() % 40);
       for (float& value : values) value = static_cast<float>(random() % 1000) - (round % 2 == 0 ? 0.0F : 500.0F);
-      const Index width = i == 4 ? 10001 : 2 * static_cast<Index>(random() % 5) + 1;
-      expected.push_back(pooled(values, width));
+      const Index pooling = i == 4 ? 10001 : 2 * static_cast<Index>(random() % 5) + 1;
+      expected.push_back(pooled(values, pooling));
       results.push_back(Memory::upload(context, std::vector<float>(values.size(), -1e9F)));
       scores.push_back(Memory::upload(context, values));
-      tasks.push_back({scores.back().span(), results.back().span(), width});
+      tasks.push_back({scores.back().span(), results.back().span(), pooling});
     }
     pool_scores(context, std::span<const PoolTask>(tasks));
     auto result = results.begin();

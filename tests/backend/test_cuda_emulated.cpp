@@ -216,7 +216,7 @@ TEST_CASE("cuda: the same tokens are kept and pooled where denormal numbers are 
       for (const std::span<const float> list : {memory.span(), pooled.span()}) {
         for (const Index k : {1, 40, 299}) tasks.push_back({.k = k, .protect_from = 300, .keys = keys, .scores = list});
         for (const double p : {0.01, 0.5, 0.9}) {
-          tasks.push_back({.by_share = true, .p = p, .protect_from = 300, .keys = keys, .scores = list});
+          tasks.push_back({.top_p = true, .p = p, .protect_from = 300, .keys = keys, .scores = list});
         }
       }
       KeptTokens kept;

@@ -153,6 +153,17 @@ TEST_CASE("step: a layer too many, or a layer without a step, is refused") {
   CHECK_FALSE(test.engine.step.running());
 }
 
+TEST_CASE("step: a layer on another context is refused, and ends the step") {
+  Fixture test;
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  cpu::Context another;
+  CHECK_THROWS_WITH_AS(test.engine.step.advance(another, test.engine.layers[0].attention()),
+                       "lazyllm: Step::advance: the context is not that of begin", logic_error);
+  CHECK_THROWS_AS(test.engine.layers[0].forward(another, test.engine.step), logic_error);
+  test.check_unchanged();
+}
+
 TEST_CASE("step: a policy's errors are known before anything runs") {
   Fixture test;
   const Engine::Pruner beyond(KeepRatio(Schedule{{3, 0.5}}));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <random>
@@ -94,8 +95,8 @@ class Random {
 
 /// How a prompt is cut: into chunks, and its rows into steps.
 struct Cut {
-  Index chunk = StepEntry<int, int>::unlimited;
-  Index max_rows = StepEntry<int, int>::unlimited;
+  Index chunk = std::numeric_limits<Index>::max();
+  Index max_rows = std::numeric_limits<Index>::max();
 };
 
 /// An engine around the tiny model.
@@ -232,7 +233,7 @@ void random_runs(unsigned seeds) {
     constexpr Index capacity = 60;
     Engine<Memory, Storage, AttentionBlock, FeedForwardBlock, Scorer> engine(model,
                                                                              static_cast<int>(random.between(1, 2)));
-    auto empty = Storage(model.shape().width());
+    auto empty = Storage(model.shape().hidden_size());
     std::list<Request<Scorer, Storage>> requests;
     const Index count = random.between(1, 3);
     for (Index i = 0; i < count; ++i) {

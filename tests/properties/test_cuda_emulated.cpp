@@ -16,7 +16,7 @@ bool survives_a_failure(const std::function<void()>& arm, const std::function<vo
   Engine<CudaMemory, Storage, DeviceAttention<float>, DeviceFeedForward<float>> engine(model, 1);
   std::list<Member> members;
   const auto add = [&](const AnyPolicy& policy, const AttentionScore& score) {
-    members.push_back({typename Member::Sequence(4, AuxCache(Storage(model.shape().width()))),
+    members.push_back({typename Member::Sequence(4, AuxCache(Storage(model.shape().hidden_size()))),
                        TinyCache<float>(model.shape(), 40), NaiveLazy<float, CudaMemory>(model), Pruner(policy, score),
                        policy});
   };

@@ -92,7 +92,7 @@ TEST_CASE("score text: text that is none is refused with the part at fault") {
     const std::string part = bad.second;
     CAPTURE(text);
     const std::string message =
-        "lazyllm: score '" + text + "': '" + part + "' is not understood; a score is " + std::string(score_syntax);
+        "lazyllm: score '" + text + "': '" + part + "' is not understood; a score is " + score_syntax();
     CHECK_THROWS_WITH_AS(parse_score(text), message.c_str(), invalid_argument);
   }
   CHECK_THROWS_AS(parse_score("mean:0"), invalid_argument);
@@ -134,4 +134,21 @@ TEST_CASE("policy text: each name makes its policy") {
   CHECK_THROWS_WITH_AS(parse_policy("static@dense", 8), doctest::Contains("needs a list"), invalid_argument);
   CHECK_THROWS_WITH_AS(parse_policy("top-q@2:0.5", 8),
                        "lazyllm: schedule 'top-q@2:0.5': 'top-q@' is not one of top-p@, static@", invalid_argument);
+}
+
+TEST_CASE("score text: each part is read, written and named in the help") {
+  for (const ScorePart& window : score_windows) {
+    for (const ScorePart& option : score_options) {
+      const auto numbered = [](const ScorePart& part) {
+        return std::string(part.name) + (part.name.ends_with(':') ? "7" : "");
+      };
+      const std::string text = numbered(window) + "+" + numbered(option);
+      CHECK(to_text(parse_score(text)) == text);
+      CHECK(parse_score(text) != parse_score(numbered(window)));
+      for (const ScorePart& part : {window, option}) {
+        CHECK(score_syntax().find(part.name) != std::string::npos);
+        CHECK(score_syntax().find(part.meaning) != std::string::npos);
+      }
+    }
+  }
 }

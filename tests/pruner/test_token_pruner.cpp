@@ -101,7 +101,7 @@ TEST_CASE("pruner: a task protects the last tokens that the policy or the step w
   CHECK(task(3, 5).protect_from == 5);
   CHECK(task(1, 0).protect_from == 9);
   const SelectionTask one = task(3, 1);
-  CHECK_FALSE(one.by_share);
+  CHECK_FALSE(one.top_p);
   CHECK(one.k == 2);
   CHECK(one.keys.data() == keys.data());
   CHECK(one.scores.data() == scores.data());
@@ -111,6 +111,6 @@ TEST_CASE("pruner: a task protects the last tokens that the policy or the step w
     CHECK(one.protects(p) == expected[static_cast<std::size_t>(p)]);
   }
   const SelectionTask share = TokenPruner<KeepAll>::task({.kind = Kind::top_p, .p = 0.3}, 10, 1, keys, scores);
-  CHECK(share.by_share);
+  CHECK(share.top_p);
   CHECK(share.p == 0.3);
 }

@@ -109,11 +109,11 @@ def parse_schedule(text, layers):
     if text == "paper":
         points = [3 * k * layers // 10 for k in (1, 2, 3)]
         return False, {point: 0.7 for point in points if point >= 1}
-    by_share = text.startswith("top-p@")
+    top_p = text.startswith("top-p@")
     pairs = [pair.split(":") for pair in text.removeprefix("top-p@").split(",")]
     points = {int(layer): float(fraction) for layer, fraction in pairs}
     assert len(points) == len(pairs) and all(1 <= layer < layers for layer in points)
-    return by_share, points
+    return top_p, points
 
 
 @dataclass
@@ -164,7 +164,7 @@ class LazyLLM:
 
     def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0):
         self.model = model
-        self.by_share, self.points = parse_schedule(schedule, model.layers)
+        self.top_p, self.points = parse_schedule(schedule, model.layers)
         self.scoring = Scoring.parse(score)
         self.protect_first, self.protect_last = protect_first, protect_last
         self.length = 0
@@ -237,7 +237,7 @@ class LazyLLM:
         last = active[-1]
         kept = [p for p in active if p == last or p < self.protect_first or p >= self.length - self.protect_last]
         candidates = sorted((p for p in active if p not in kept), key=lambda p: (-scores[p], p))
-        if self.by_share:
+        if self.top_p:
             total, held = sum(scores.values()), sum(scores[p] for p in kept)
             enough = (fraction - 1e-9) * total
             while candidates and held < enough:

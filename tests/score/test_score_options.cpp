@@ -90,19 +90,19 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
 
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  const Index width = model.shape().width();
+  const Index hidden_size = model.shape().hidden_size();
   for (const Position key : keys) {
-    std::generate_n(cache.key(0, key), width / 2, [&] { return normal(random); });
-    std::generate_n(cache.value(0, key), width / 2, [&] { return normal(random); });
+    std::generate_n(cache.key(0, key), hidden_size / 2, [&] { return normal(random); });
+    std::generate_n(cache.value(0, key), hidden_size / 2, [&] { return normal(random); });
   }
-  std::vector<float> hidden(static_cast<std::size_t>(4 * width));
+  std::vector<float> hidden(static_cast<std::size_t>(4 * hidden_size));
   for (float& value : hidden) value = normal(random);
   // Of each row, over the keys that it sees, 0 for the others.
   std::vector<Vector> probabilities;  // mean over the heads
   std::vector<Vector> highest;        // of the heads
   for (Index r = 0; r < 4; ++r) {
     const Position row = rows[static_cast<std::size_t>(r)];
-    const auto qkv = model.project(0, row, hidden.data() + r * width);
+    const auto qkv = model.project(0, row, hidden.data() + r * hidden_size);
     std::ranges::copy(qkv.key, cache.key(0, row));
     std::vector<const float*> visible;
     for (const Position key : keys) {
@@ -120,7 +120,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   }
   cpu::Context context;
   TinyAttention<float> block{&model, 0, &batch};
-  block.attend(context, plan, RowsView<float>(hidden.data(), 4, width));
+  block.attend(context, plan, RowsView<float>(hidden.data(), 4, hidden_size));
 
   for (const auto& [heads, of_rows] : {std::pair{Reduce::mean, &probabilities}, std::pair{Reduce::max, &highest}}) {
     for (Index window = 1; window <= 12; ++window) {

@@ -120,7 +120,7 @@ struct TinyEngine {
   TinyEngine(const TinyEngine&) = delete;
 
   Request request() const {
-    return {Sequence(model.shape().layers, model.shape().width()), TinyCache<float>(model.shape(), capacity)};
+    return {Sequence(model.shape().layers, model.shape().hidden_size()), TinyCache<float>(model.shape(), capacity)};
   }
   Request fork(const Request& parent) { return {parent.sequence.fork(context), parent.cache, parent.tokens}; }
 

@@ -57,7 +57,7 @@ void select_top_k(benchmark::State& state) {
 
 void select_top_p(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.by_share = true, .p = problem.share});
+  select_with(state, problem, {.top_p = true, .p = problem.share});
 }
 
 /// Pairs of score and index through std::nth_element, then the kept indices in order.

@@ -51,7 +51,7 @@ void select_top_k(benchmark::State& state) {
 
 void select_top_p(benchmark::State& state) {
   Problem problem(state);
-  select_with(state, problem, {.by_share = true, .p = problem.keep});
+  select_with(state, problem, {.top_p = true, .p = problem.keep});
 }
 
 /// With CUB alone, one sequence after the other: all scores sorted with their indices, which is stable, then the first

@@ -40,7 +40,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
              "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the five options below "
              "where they are not given")
       ->capture_default_str();
-  app.add_option("--score", options.score, std::string(lazyllm::score_syntax))->default_str("last");
+  app.add_option("--score", options.score, lazyllm::score_syntax())->default_str("last");
   add_number(app, "--protect-first", options.protect_first, "always keep the first N tokens", {.least = 0})
       ->default_str("0");
   add_number(app, "--protect-last", options.protect_last, "always keep the last N tokens", {.least = 1})

@@ -26,14 +26,6 @@ struct RowCopy {
   std::span<const Index> to;    ///< `[copies]` rows of `target`
 };
 
-/// Copies row `from[i]` of `source` to row `to[i]` of `target` for every i, on any backend.
-template <class Context, class T>
-void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
-               std::span<const Index> to) {
-  const RowCopy<T> copy{source, from, target, to};
-  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
-}
-
 /// The scores of one sequence: attention probabilities of some rows, reduced over the query heads, then over the rows.
 template <class Keys>
 struct ScoreTask {
@@ -46,18 +38,18 @@ struct ScoreTask {
   std::span<float> scores{};           ///< `[keys]` output, in the backend's memory
 };
 
-/// Gives every key the highest score among the `width` (odd) keys around it. A score that is not finite stays in its
+/// Gives every key the highest score among the `pooling` (odd) keys around it. A score that is not finite stays in its
 /// place and does not spread.
 struct PoolTask {
   std::span<const float> scores{};  ///< `[keys]` in the backend's memory
   std::span<float> pooled{};        ///< `[keys]` output, other memory
-  Index width = 1;                  ///< odd
+  Index pooling = 1;                ///< odd
 };
 
 /// Which keys of one sequence stay active: the highest scores, equal scores to the smaller position. Of the chosen keys
 /// that would be revived only the `max_revived` highest stay, and the protected ones.
 struct SelectionTask {
-  bool by_share = false;     ///< the fewest keys that hold the share `p` of all scores; else `k` keys
+  bool top_p = false;        ///< the fewest keys that hold the share `p` of all scores; else `k` keys
   Index k = 1;               ///< at least 0; the protected keys count among them
   double p = 1;              ///< in (0, 1]
   Index protect_before = 0;  ///< keys at positions below it are kept whatever their score
@@ -112,5 +104,13 @@ concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, c
   copy_to_host(context, RowsView<const float>(buffer.rows()), target);
   copy_from_host(context, source, buffer.rows());
 };
+
+/// Copies row `from[i]` of `source` to row `to[i]` of `target` for every i.
+template <Backend Context, class T>
+void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
+               std::span<const Index> to) {
+  const RowCopy<T> copy{source, from, target, to};
+  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+}
 
 }  // namespace lazyllm

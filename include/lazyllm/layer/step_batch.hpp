@@ -19,7 +19,7 @@ namespace lazyllm::detail {
 
 /// The sequences of a running step, the plan of the layer to run now, and the way to the next one: score, prune, plan,
 /// move rows. A sequence that fails leaves; the others go on.
-template <class Sequence, class Pruner>
+template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 class StepBatch {
  public:
   using Aux = typename Sequence::aux_type;

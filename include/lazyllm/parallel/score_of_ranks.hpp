@@ -31,7 +31,7 @@ struct ScoreOfRanks : AttentionScore {
   static constexpr float highest = 4096;
 
   /// Fills the scores of one layer; see `score_by_attention`.
-  template <class Context, class Block>
+  template <Backend Context, class Block>
   static void score(Context& context, Block& block, const LayerPlan& plan,
                     std::span<const ScoreRequest<ScoreOfRanks>> requests) {
     if (requests.front().score->ranks == nullptr) return score_by_attention(context, block, plan, requests);
@@ -54,7 +54,7 @@ struct ScoreOfRanks : AttentionScore {
     return detail::to_size(rows_of(request)) * request.scores.size() + 1;
   }
 
-  template <class Context, class Block>
+  template <Backend Context, class Block>
   static void join_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const Request> requests,
                           Reduce heads) {
     std::size_t count = 0;
@@ -82,7 +82,7 @@ struct ScoreOfRanks : AttentionScore {
   static RowsView<float> row_of(std::span<float> scores) { return {scores.data(), 1, std::ssize(scores)}; }
 
   /// The scores of this rank as whole numbers, row by row; the last one says whether a score is bad.
-  template <class Context, class Block>
+  template <Backend Context, class Block>
   static void write(Context& context, Block& block, const LayerPlan& plan, const Request& request,
                     std::span<std::int64_t> numbers) {
     Ranks& ranks = *request.score->ranks;

@@ -72,7 +72,7 @@ class TokenPruner {
   /// `protect_last` tokens at least are protected.
   static SelectionTask task(const Selection& selection, Index tokens, Index protect_last, Positions keys,
                             std::span<const float> scores) {
-    return {.by_share = selection.kind == Selection::Kind::top_p,
+    return {.top_p = selection.kind == Selection::Kind::top_p,
             .k = selection.k,
             .p = selection.p,
             .protect_before = selection.protect_first,

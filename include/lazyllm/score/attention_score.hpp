@@ -62,8 +62,8 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
     fail("attention scores: scale ", queries.scale, " of the queries is out of range: finite and above 0");
   }
   const auto check_stride = [](const char* name, Index stride, Index count) {  // one element needs no stride
-    const Index least = count > 1 ? 1 : 0;
-    if (stride < least) fail("attention scores: ", name, " ", stride, " is out of range, at least ", least);
+    const Index min_stride = count > 1 ? 1 : 0;
+    if (stride < min_stride) fail("attention scores: ", name, " ", stride, " is out of range, at least ", min_stride);
   };
   check_stride("row_stride of the queries", queries.row_stride, rows);
   check_stride("head_stride of the queries", queries.head_stride, queries.heads);
@@ -81,7 +81,7 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
 /// Fills the scores of `requests` with attention probabilities (eq. 1), for a window of several rows reduced over them:
 /// by the block itself where it can, else by the backend from its Q and K. Throws `invalid_argument` if query heads are
 /// no multiple of key heads, a stride is below 1, or the scale is not above 0.
-template <class Context, class Block, class Score>
+template <Backend Context, class Block, class Score>
 void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
                         std::span<const ScoreRequest<Score>> requests) {
   detail::check_scorable<Block, Context>();
@@ -135,7 +135,7 @@ struct AttentionScore {
   }
 
   /// Fills the scores of one layer; see `score_by_attention`.
-  template <class Context, class Block>
+  template <Backend Context, class Block>
   static void score(Context& context, Block& block, const LayerPlan& plan,
                     std::span<const ScoreRequest<AttentionScore>> requests) {
     score_by_attention(context, block, plan, requests);

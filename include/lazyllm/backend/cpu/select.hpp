@@ -144,7 +144,7 @@ inline Index select_one(Context& context, const SelectionTask& task, std::vector
     sure += protects;
   }
   const Index count =
-      task.by_share ? count_by_share(task, sort_keys, scratch) : std::clamp(task.k, sure, std::ssize(scores));
+      task.top_p ? count_by_share(task, sort_keys, scratch) : std::clamp(task.k, sure, std::ssize(scores));
   const std::size_t first = kept.size();
   keep_highest(sort_keys, count, kept);
   if (!task.revives.empty()) limit_revived(task, sort_keys, scratch, first, kept);

@@ -208,7 +208,7 @@ inline void pool_scores(Context& context, std::span<const PoolTask> tasks) {
       *next++ = {.scores = task.scores.data(),
                  .pooled = task.pooled.data(),
                  .count = static_cast<int>(task.scores.size()),
-                 .reach = static_cast<int>(std::min(task.width / 2, std::ssize(task.scores))),
+                 .reach = static_cast<int>(std::min(task.pooling / 2, std::ssize(task.scores))),
                  .first = scores};
       scores += static_cast<std::uint32_t>(task.scores.size());
     }

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
   const int queries = range.of(task.rows) * group;
   const int first = part * task.keys_per_part;
   const int count = task.count - first < task.keys_per_part ? task.count - first : task.keys_per_part;
-  const auto width = static_cast<int>(all_queries.head_dim);
+  const auto head_dim = static_cast<int>(all_queries.head_dim);
   const int step = threads() / lanes * keys_per_group;
   // With a tile of 1 there is one query at most.
   const auto row_of = [&](int query) { return tile == 1 ? 0 : query / group; };
@@ -157,13 +157,13 @@ __global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
         query[q] = all_queries.query(task.first_row + range.first + row_of(number), head_of(number));
       }
       float dot[tile][keys_per_group] = {};
-      for (int at = thread() % lanes * chunk; at < width; at += lanes * chunk) {
+      for (int at = thread() % lanes * chunk; at < head_dim; at += lanes * chunk) {
         Chunk<Key> elements[keys_per_group];
 #pragma unroll
-        for (int k = 0; k < keys_per_group; ++k) elements[k] = load_chunk(key[k] + at, width - at);
+        for (int k = 0; k < keys_per_group; ++k) elements[k] = load_chunk(key[k] + at, head_dim - at);
 #pragma unroll
         for (int q = 0; q < tile; ++q) {
-          const Chunk<T> factors = load_chunk(query[q] + at, width - at);
+          const Chunk<T> factors = load_chunk(query[q] + at, head_dim - at);
 #pragma unroll
           for (int k = 0; k < keys_per_group; ++k) {
 #pragma unroll

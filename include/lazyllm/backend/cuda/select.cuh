@@ -92,14 +92,14 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
     const auto wanted = static_cast<int>(std::clamp<Index>(task.k - (keys - open), 0, open));
     at<DeviceSelectionTask>(host, layout.tasks)[t] = {.scores = task.scores.data(),
                                                       .mask = device_mask,
-                                                      .share = task.by_share ? task.p : -1,
+                                                      .share = task.top_p ? task.p : -1,
                                                       .first_kept = max_kept,
                                                       .keys = keys,
                                                       .open_first = range.first,
                                                       .open_last = range.last,
                                                       .wanted = wanted,
                                                       .max_revived = limit};
-    max_kept += task.by_share ? keys : keys - open + wanted;
+    max_kept += task.top_p ? keys : keys - open + wanted;
   }
   return max_kept;
 }
