@@ -165,7 +165,7 @@ TEST_CASE("step: a layer on another context is refused, and ends the step") {
 }
 
 TEST_CASE("step: a score of more rows than the block keeps queries of is refused in the first layer") {
-  struct OneQuery : TinyAttention<float> {
+  struct OneQuery : ScriptedAttention {
     Index max_queries() const { return 1; }
   };
   Fixture test;
