@@ -26,6 +26,7 @@ GROUPS = [
     ("Rows gathered and scattered", ("gather", "scatter", "merge")),
     ("Scores", ("score",)),
     ("Selection", ("select_top_k", "select_top_p")),
+    ("Scores pooled, and half of the tokens kept", ("prune",)),
     ("Pooling", ("pool",)),
     ("Aux Cache", ("park", "revive")),
     ("A step whose blocks do nothing", ("prefill", "decode")),

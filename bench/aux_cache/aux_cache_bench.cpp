@@ -15,12 +15,12 @@ struct Problem {
   using T = typename Storage::value_type;
 
   explicit Problem(const benchmark::State& state)
-      : width(state.range(0)),
+      : hidden_size(state.range(0)),
         tokens(state.range(1)),
-        rows(random_values<T>(tokens * width)),
+        rows(random_values<T>(tokens * hidden_size)),
         chosen(random_subset<Position>(tokens, tokens / 2)),
         chosen_rows(chosen.begin(), chosen.end()),
-        cache(Storage(width)) {
+        cache(Storage(hidden_size)) {
     cache.reserve(context, tokens);
   }
 
@@ -36,10 +36,10 @@ struct Problem {
     copy_rows(context, std::span<const RowCopy<T>>(copies));
     for (const Position position : chosen) cache.forget(position);
   }
-  RowsView<T> hidden() { return {rows.data(), tokens, width}; }
-  Index bytes() const { return 2 * std::ssize(chosen) * width * static_cast<Index>(sizeof(T)); }
+  RowsView<T> hidden() { return {rows.data(), tokens, hidden_size}; }
+  Index bytes() const { return 2 * std::ssize(chosen) * hidden_size * static_cast<Index>(sizeof(T)); }
 
-  Index width, tokens;
+  Index hidden_size, tokens;
   std::vector<T> rows;
   std::vector<Position> chosen;
   std::vector<Index> chosen_rows;
@@ -76,7 +76,7 @@ void revive(benchmark::State& state) {
 }
 
 void sizes(benchmark::internal::Benchmark* bench) {
-  bench->ArgNames({"width", "tokens"})->ArgsProduct({{768, 4096}, token_counts})->UseManualTime();
+  bench->ArgNames({"hidden_size", "tokens"})->ArgsProduct({{768, 4096}, token_counts})->UseManualTime();
 }
 
 using Dense = cpu::DenseStorage<Eigen::bfloat16>;

@@ -6,7 +6,7 @@
 #include "lazyllm/lazyllm.hpp"
 
 // What a step costs beside the host's own work: the blocks do nothing, and scores are copied from a table. 12 layers of
-// width 768; `keep` is the percentage kept after layers 4, 7 and 10, where 100 stands for the dense policy.
+// hidden_size 768; `keep` is the percentage kept after layers 4, 7 and 10, where 100 stands for the dense policy.
 
 namespace lazyllm::bench {
 namespace {
@@ -17,7 +17,7 @@ using Policy = std::function<Selection(const PrunePoint&)>;
 using Pruner = TokenPruner<Policy>;
 using RunningStep = Step<RequestState, Pruner>;
 
-constexpr Index layers = 12, width = 768;
+constexpr Index layers = 12, hidden_size = 768;
 
 struct IdleBlock {
   void attend(cpu::Context&, const LayerPlan&, RowsView<Eigen::bfloat16>) {}
@@ -34,10 +34,10 @@ struct Host {
       : tokens(state.range(1)),
         scores(random_values<float>(tokens + 1)),
         pruner(policy(static_cast<double>(state.range(0)) / 100)),
-        sequence(layers, AuxCache<Storage>(Storage(width))),
+        sequence(layers, AuxCache<Storage>(Storage(hidden_size))),
         layer(IdleBlock{&scores}) {
     sequence.reserve(context, tokens + 1);
-    step.reserve(context, {.tokens = tokens + 1, .rows = tokens + 1, .layers = layers, .hidden_size = width});
+    step.reserve(context, {.tokens = tokens + 1, .rows = tokens + 1, .layers = layers, .hidden_size = hidden_size});
   }
 
   static Policy policy(double keep) {

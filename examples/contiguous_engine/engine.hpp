@@ -14,26 +14,28 @@ using lazyllm::Index, lazyllm::cpu::as_matrix;
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Row = Eigen::RowVectorXf;
 
-constexpr Index layer_count = 6, width = 64;
+constexpr Index layer_count = 6, hidden_size = 64;
 constexpr std::int32_t vocabulary = 200;
-constexpr float scale = 0.125F;  // 1 / sqrt(width): one attention head, to be short
+constexpr float scale = 0.125F;  // 1 / sqrt(hidden_size): one attention head, to be short
 
 inline Matrix random(Index inputs, Index outputs, float gain = 1) {
   return Matrix::Random(inputs, outputs) * gain * std::sqrt(3 / static_cast<float>(inputs));
 }
 
 struct Weights {
-  Matrix query = random(width, width, 3), key = random(width, width, 2), value = random(width, width);
-  Matrix output = random(width, width), up = random(width, 2 * width), down = random(2 * width, width);
+  Matrix query = random(hidden_size, hidden_size, 3), key = random(hidden_size, hidden_size, 2),
+         value = random(hidden_size, hidden_size);
+  Matrix output = random(hidden_size, hidden_size), up = random(hidden_size, 2 * hidden_size),
+         down = random(2 * hidden_size, hidden_size);
 };
 inline const std::vector<Weights> model(layer_count);
-inline const Matrix embedding = random(vocabulary, width);
+inline const Matrix embedding = random(vocabulary, hidden_size);
 
-inline Row normalised(const Row& x) { return x.normalized() * std::sqrt(static_cast<float>(width)); }
+inline Row normalised(const Row& x) { return x.normalized() * std::sqrt(static_cast<float>(hidden_size)); }
 inline Row logits(const Row& hidden) { return normalised(hidden) * embedding.transpose(); }
 inline Row rotated(Row x, Index position) {
-  for (Index i = 0; i < width; i += 2) {
-    const float angle = static_cast<float>(position) * std::pow(10000.0F, -static_cast<float>(i) / width);
+  for (Index i = 0; i < hidden_size; i += 2) {
+    const float angle = static_cast<float>(position) * std::pow(10000.0F, -static_cast<float>(i) / hidden_size);
     x.segment<2>(i) *= Eigen::Rotation2Df(-angle).toRotationMatrix();
   }
   return x;
@@ -42,8 +44,8 @@ inline Row rotated(Row x, Index position) {
 // [integration]
 struct AttentionBlock {  // nothing is inherited: the library looks for these members
   const Weights* weights;
-  Matrix* query;                  // [rows x width] of the layer that runs: one buffer for all layers
-  Matrix key_cache, value_cache;  // [capacity x width], a row for each position
+  Matrix* query;                  // [rows x hidden_size] of the layer that runs: one buffer for all layers
+  Matrix key_cache, value_cache;  // [capacity x hidden_size], a row for each position
 
   // Norm, Q/K/V with RoPE at plan.positions(), K/V to the cache, attention over plan.keys(), projection, residual.
   void attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, lazyllm::RowsView<float> hidden);
@@ -51,10 +53,11 @@ struct AttentionBlock {  // nothing is inherited: the library looks for these me
 
   // All that the library needs to score tokens.
   lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {
-    return {query->data(), /*row_stride=*/width, /*head_stride=*/width, /*heads=*/1, /*head_dim=*/width, scale};
+    return {query->data(), /*row_stride=*/hidden_size, /*head_stride=*/hidden_size,
+            /*heads=*/1,   /*head_dim=*/hidden_size,   scale};
   }
   lazyllm::ContiguousKeys<float> key_view(const lazyllm::LayerPlan&, Index /*sequence*/) const {
-    return {key_cache.data(), /*position_stride=*/width, /*head_stride=*/width, /*kv_heads=*/1};
+    return {key_cache.data(), /*position_stride=*/hidden_size, /*head_stride=*/hidden_size, /*kv_heads=*/1};
   }
 };
 
@@ -65,7 +68,7 @@ struct FeedForwardBlock {
 
 struct Engine {
   Engine(lazyllm::AnyPolicy policy, Index capacity) : pruner(std::move(policy)) {
-    const Matrix cache(capacity, width);
+    const Matrix cache(capacity, hidden_size);
     for (const Weights& weights : model) {
       layers.emplace_back(AttentionBlock{&weights, &query, cache, cache}, FeedForwardBlock{&weights});
     }
@@ -80,9 +83,10 @@ struct Engine {
 
   Matrix query;
   std::vector<lazyllm::LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
-  lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner;             // which tokens go on after each layer
-  lazyllm::cpu::Sequence<float> sequence{layer_count, width};  // one request: how deep each token is, its Aux Cache
-  lazyllm::Step<decltype(sequence), decltype(pruner)> step;    // the running batch
+  lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner;  // which tokens go on after each layer
+  lazyllm::cpu::Sequence<float> sequence{layer_count,
+                                         hidden_size};       // one request: how deep each token is, its Aux Cache
+  lazyllm::Step<decltype(sequence), decltype(pruner)> step;  // the running batch
   lazyllm::cpu::Context context;
 };
 // [integration-end]
@@ -90,7 +94,7 @@ struct Engine {
 inline void AttentionBlock::attend(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan,
                                    lazyllm::RowsView<float> hidden) {
   auto h = as_matrix(hidden);
-  query->resize(plan.rows(), width);
+  query->resize(plan.rows(), hidden_size);
   for (Index r = 0; r < plan.rows(); ++r) {  // positions ascend: a row finds the K/V of the rows before it
     const Index position = plan.positions()[r];
     const Row x = normalised(h.row(r));

@@ -22,7 +22,8 @@ int main() {
       float highest = -INFINITY;
       for (std::int32_t token = 0; token < on_cuda::vocabulary; ++token) {
         float logit = 0;
-        for (int d = 0; d < on_cuda::width; ++d) logit += last[d] * engine.embedding[token * on_cuda::width + d];
+        for (int d = 0; d < on_cuda::hidden_size; ++d)
+          logit += last[d] * engine.embedding[token * on_cuda::hidden_size + d];
         if (logit > highest) highest = logit, next = token;
       }
       text.push_back(next);

@@ -18,7 +18,7 @@ int main() {
   std::vector<std::uint8_t> punctuation;
   contiguous::Engine engine(lazyllm::KeepAll(), /*capacity=*/400);  // of which this program uses the layers
   const custom::Pruner pruner(custom::KeepPunctuation{&punctuation});
-  lazyllm::cpu::Sequence<float> sequence(contiguous::layer_count, contiguous::width);
+  lazyllm::cpu::Sequence<float> sequence(contiguous::layer_count, contiguous::hidden_size);
   lazyllm::Step<decltype(sequence), custom::Pruner> step;
 
   while (text.size() < prompt + 16) {

@@ -27,16 +27,16 @@ class DenseEngine {
 
   /// Runs the next tokens. Returns the logits after the last one.
   std::vector<float> run(std::span<const std::int32_t> tokens) {
-    const Index before = std::ssize(positions_), rows = std::ssize(tokens), width = forward_.shape().width;
+    const Index before = std::ssize(positions_), rows = std::ssize(tokens), hidden_size = forward_.shape().hidden_size;
     check_room(forward_.room(), before, rows);
-    hidden_.resize(static_cast<std::size_t>(rows * width));
+    hidden_.resize(static_cast<std::size_t>(rows * hidden_size));
     forward_.embed(tokens, hidden_.data());
     for (Index i = 0; i < rows; ++i) positions_.push_back(static_cast<std::int32_t>(before + i));
     std::vector<std::int32_t> limits(tokens.size());
     std::iota(limits.begin(), limits.end(), static_cast<std::int32_t>(before + 1));
     const auto all = std::span<const std::int32_t>(positions_);
     forward_.run({0, 2 * forward_.shape().layers}, {all.last(tokens.size()), all, limits}, hidden_.data());
-    return forward_.logits(hidden_.data() + (rows - 1) * width, 1);
+    return forward_.logits(hidden_.data() + (rows - 1) * hidden_size, 1);
   }
 
   /// Forgets all tokens.

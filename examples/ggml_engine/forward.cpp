@@ -231,7 +231,7 @@ void Forward::reserve() {
   {
     Graph graph(*this);
     const auto in = graph.inputs(rows, /*gathered=*/true, room_.context);
-    graph.output(graph.run({0, 2 * shape().layers}, graph.input(GGML_TYPE_F32, shape().width, rows), in));
+    graph.output(graph.run({0, 2 * shape().layers}, graph.input(GGML_TYPE_F32, shape().hidden_size, rows), in));
     graph.reserve();
   }
   Graph graph(*this);
@@ -255,7 +255,7 @@ void Forward::embed(std::span<const std::int32_t> tokens, float* rows) {
     set(ids, tokens.data());
     graph.compute();
     ggml_backend_tensor_get(result, rows, 0, ggml_nbytes(result));
-    rows += count * shape().width;
+    rows += count * shape().hidden_size;
   }
 }
 
@@ -297,11 +297,11 @@ void Forward::run_rows(Blocks blocks, const Attended& attended, Index first, Ind
   in.outputs = in_part(attended.outputs);
   in.queries = in_part(kept);
   in.slot = first + count - in.queries - (rows - kept);
-  ggml_tensor* const source = graph.input(GGML_TYPE_F32, shape().width, count);
+  ggml_tensor* const source = graph.input(GGML_TYPE_F32, shape().hidden_size, count);
   ggml_tensor* const result = graph.run(blocks, source, in);
   if (result != nullptr) graph.output(result);
   graph.allocate();
-  float* const begin = hidden + first * shape().width;
+  float* const begin = hidden + first * shape().hidden_size;
   set(source, begin);
   set(in.positions, part(attended.positions).data());
   cell_numbers_.assign(part(attended.positions).begin(), part(attended.positions).end());
@@ -311,25 +311,25 @@ void Forward::run_rows(Blocks blocks, const Attended& attended, Index first, Ind
   set(in.mask, mask_.data());
   graph.compute();
   if (result != nullptr) {
-    ggml_backend_tensor_get(result, begin + (count - result->ne[1]) * shape().width, 0, ggml_nbytes(result));
+    ggml_backend_tensor_get(result, begin + (count - result->ne[1]) * shape().hidden_size, 0, ggml_nbytes(result));
   }
 }
 
 void Forward::feed_forward(Index layer, float* hidden, Index rows) {
   for (Index first = 0; first < rows; first += room_.rows) {
     Graph graph(*this);
-    ggml_tensor* const source = graph.input(GGML_TYPE_F32, shape().width, std::min(room_.rows, rows - first));
+    ggml_tensor* const source = graph.input(GGML_TYPE_F32, shape().hidden_size, std::min(room_.rows, rows - first));
     ggml_tensor* const result = graph.output(graph.feed_forward(layer, source));
     graph.allocate();
-    set(source, hidden + first * shape().width);
+    set(source, hidden + first * shape().hidden_size);
     graph.compute();
-    ggml_backend_tensor_get(result, hidden + first * shape().width, 0, ggml_nbytes(result));
+    ggml_backend_tensor_get(result, hidden + first * shape().hidden_size, 0, ggml_nbytes(result));
   }
 }
 
 std::vector<float> Forward::logits(const float* hidden, Index rows) {
   Graph graph(*this);
-  ggml_tensor* const source = graph.input(GGML_TYPE_F32, shape().width, rows);
+  ggml_tensor* const source = graph.input(GGML_TYPE_F32, shape().hidden_size, rows);
   ggml_tensor* const result =
       graph.output(ggml_mul_mat(graph.context(), model_.classifier(), graph.norm(source, model_.output_norm())));
   graph.allocate();

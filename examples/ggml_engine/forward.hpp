@@ -45,13 +45,13 @@ class Forward {
   const Shape& shape() const { return model_.shape(); }
   const Room& room() const { return room_; }
 
-  /// Writes the embeddings of `tokens` to `rows` `[tokens x width]`. Throws `std::runtime_error` for a token that the
-  /// model does not have.
+  /// Writes the embeddings of `tokens` to `rows` `[tokens x hidden_size]`. Throws `std::runtime_error` for a token that
+  /// the model does not have.
   void embed(std::span<const std::int32_t> tokens, float* rows);
 
-  /// Runs blocks on `hidden` `[rows x width]` in place, and leaves K/V of the rows in their cells. Rows go through all
-  /// blocks `room().rows` at a time: keys lie before the rows that see them. In the last layer only the rows of
-  /// `attended.outputs` get a result.
+  /// Runs blocks on `hidden` `[rows x hidden_size]` in place, and leaves K/V of the rows in their cells. Rows go
+  /// through all blocks `room().rows` at a time: keys lie before the rows that see them. In the last layer only the
+  /// rows of `attended.outputs` get a result.
   void run(Blocks blocks, const Attended& attended, float* hidden);
 
   /// Runs the feed-forward of one layer on `rows` rows.

@@ -87,8 +87,9 @@ double operations(const Shape& shape, std::span<const lazyllm::LayerStats> layer
     const bool last = &layer == &layers.back();
     const Index attending = last ? 1 : layer.computed, feeding = last ? 1 : layer.kept;
     const double pairs = last ? static_cast<double>(layer.active) : count(layer.computed, layer.computed + 1) / 2;
-    sum += count(layer.computed, 4 * shape.width * shape.kv_width()) + count(attending, 4 * shape.width * query_width) +
-           4 * pairs * static_cast<double>(query_width) + count(feeding, 6 * shape.width * shape.intermediate_size);
+    sum += count(layer.computed, 4 * shape.hidden_size * shape.kv_width()) +
+           count(attending, 4 * shape.hidden_size * query_width) + 4 * pairs * static_cast<double>(query_width) +
+           count(feeding, 6 * shape.hidden_size * shape.intermediate_size);
   }
   return sum;
 }

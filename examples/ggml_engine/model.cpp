@@ -134,11 +134,12 @@ Shape read_shape(const File& file) {
   constexpr Index most = 1 << 20;  // products of two sizes stay far below the largest Index
   Shape shape;
   shape.layers = file.whole(name + ".block_count", 1, 1 << 10);
-  shape.width = file.whole(name + ".embedding_length", 1, most);
+  shape.hidden_size = file.whole(name + ".embedding_length", 1, most);
   shape.intermediate_size = file.whole(name + ".feed_forward_length", 1, most);
   shape.heads = file.whole(name + ".attention.head_count", 1, most);
   shape.kv_heads = file.whole(name + ".attention.head_count_kv", 1, shape.heads, shape.heads);
-  shape.head_dim = file.whole(name + ".attention.key_length", 2, most, std::max<Index>(shape.width / shape.heads, 2));
+  shape.head_dim =
+      file.whole(name + ".attention.key_length", 2, most, std::max<Index>(shape.hidden_size / shape.heads, 2));
   shape.context = file.whole(name + ".context_length", 1, 1 << 30);
   shape.norm_epsilon = file.positive(name + ".attention.layer_norm_rms_epsilon");
   shape.rope_base = file.positive(name + ".rope.freq_base", 10000);
@@ -180,7 +181,7 @@ Model::Model(const std::string& path) {
   shape_ = read_shape(file);
   std::vector<ggml_tensor*> plain, matrices;
   const auto norm = [&](const std::string& name) {
-    return plain.emplace_back(file.tensor(name + ".weight", {shape_.width}));
+    return plain.emplace_back(file.tensor(name + ".weight", {shape_.hidden_size}));
   };
   const auto matrix = [&](const std::string& name, Index inputs, Index outputs) {
     return matrices.emplace_back(file.tensor(name + ".weight", {inputs, outputs}));
@@ -191,29 +192,29 @@ Model::Model(const std::string& path) {
     return found;
   };
 
-  const auto [width, kv_width, query_width] =
-      std::tuple(shape_.width, shape_.kv_width(), shape_.heads * shape_.head_dim);
+  const auto [hidden_size, kv_width, query_width] =
+      std::tuple(shape_.hidden_size, shape_.kv_width(), shape_.heads * shape_.head_dim);
   ggml_tensor* const rope_factors = optional("rope_freqs.weight", shape_.head_dim / 2);
   for (Index l = 0; l < shape_.layers; ++l) {
     const std::string block = fmt::format("blk.{}.", l);
     layers_.push_back({.attention_norm = norm(block + "attn_norm"),
-                       .query = matrix(block + "attn_q", width, query_width),
-                       .key = matrix(block + "attn_k", width, kv_width),
-                       .value = matrix(block + "attn_v", width, kv_width),
+                       .query = matrix(block + "attn_q", hidden_size, query_width),
+                       .key = matrix(block + "attn_k", hidden_size, kv_width),
+                       .value = matrix(block + "attn_v", hidden_size, kv_width),
                        .query_bias = optional(block + "attn_q.bias", query_width),
                        .key_bias = optional(block + "attn_k.bias", kv_width),
                        .value_bias = optional(block + "attn_v.bias", kv_width),
                        .rope_factors = rope_factors,
-                       .output = matrix(block + "attn_output", query_width, width),
+                       .output = matrix(block + "attn_output", query_width, hidden_size),
                        .feed_forward_norm = norm(block + "ffn_norm"),
-                       .gate = matrix(block + "ffn_gate", width, shape_.intermediate_size),
-                       .up = matrix(block + "ffn_up", width, shape_.intermediate_size),
-                       .down = matrix(block + "ffn_down", shape_.intermediate_size, width)});
+                       .gate = matrix(block + "ffn_gate", hidden_size, shape_.intermediate_size),
+                       .up = matrix(block + "ffn_up", hidden_size, shape_.intermediate_size),
+                       .down = matrix(block + "ffn_down", shape_.intermediate_size, hidden_size)});
   }
   output_norm_ = norm("output_norm");
   shape_.vocabulary = file.rows_of("token_embd.weight");
-  embedding_ = plain.emplace_back(file.tensor("token_embd.weight", {width, shape_.vocabulary}));
-  classifier_ = file.tensor("output.weight", {width, shape_.vocabulary}, /*may_be_absent=*/true);
+  embedding_ = plain.emplace_back(file.tensor("token_embd.weight", {hidden_size, shape_.vocabulary}));
+  classifier_ = file.tensor("output.weight", {hidden_size, shape_.vocabulary}, /*may_be_absent=*/true);
   if (classifier_ != nullptr) {
     matrices.push_back(classifier_);
   } else {

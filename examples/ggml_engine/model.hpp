@@ -12,7 +12,7 @@ using Index = std::int64_t;
 
 /// The numbers of a model, with the limits within which they have been checked.
 struct Shape {
-  Index layers = 0, width = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate_size = 0, context = 0,
+  Index layers = 0, hidden_size = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate_size = 0, context = 0,
         vocabulary = 0;
   float norm_epsilon = 0, rope_base = 0, rope_scale = 1;
   int rope_mode = 0;  ///< of ggml: which elements of a head turn together

@@ -22,19 +22,20 @@ using Storage = lazyllm::cpu::PooledStorage<float>;
 using Sequence = lazyllm::cpu::Sequence<float, lazyllm::cpu::PooledStorage>;
 using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
-constexpr Index layer_count = 6, width = 64, page_size = 16;
+constexpr Index layer_count = 6, hidden_size = 64, page_size = 16;
 constexpr std::int32_t vocabulary = 200;
-constexpr float scale = 0.125F;  // 1 / sqrt(width): one attention head, to be short
+constexpr float scale = 0.125F;  // 1 / sqrt(hidden_size): one attention head, to be short
 
-inline Matrix random(float size) { return Matrix::Random(width, width) * size; }
+inline Matrix random(float size) { return Matrix::Random(hidden_size, hidden_size) * size; }
 struct Weights {
   Matrix query = random(0.6F), key = random(0.4F), value = random(0.2F), output = random(0.2F);
   Matrix up = random(0.2F), down = random(0.2F);
 };
 inline const std::vector<Weights> model(layer_count);
-inline const Matrix embedding = Matrix::Random(vocabulary, width), position_embedding = Matrix::Random(512, width);
+inline const Matrix embedding = Matrix::Random(vocabulary, hidden_size),
+                    position_embedding = Matrix::Random(512, hidden_size);
 
-inline Row normalised(const Row& x) { return x.normalized() * std::sqrt(static_cast<float>(width)); }
+inline Row normalised(const Row& x) { return x.normalized() * std::sqrt(static_cast<float>(hidden_size)); }
 inline Row logits(const Row& hidden) { return normalised(hidden) * embedding.transpose(); }
 
 // [request]
@@ -53,10 +54,10 @@ struct Block {
   const Weights* weights;
   const Batch* batch;             // of the running step, in the order of its entries
   Matrix* query;                  // of all rows of the batch
-  Matrix key_pages, value_pages;  // [pages * page_size x width]
+  Matrix key_pages, value_pages;  // [pages * page_size x hidden_size]
 
   void attend(lazyllm::cpu::Context&, const LayerPlan& plan, lazyllm::RowsView<float> hidden) {
-    query->resize(plan.rows(), width);
+    query->resize(plan.rows(), hidden_size);
     for (Index s = 0; s < plan.sequences(); ++s) {
       const lazyllm::SequencePlan part = plan.sequence(s);
       const Request& request = *(*batch)[s];
@@ -79,16 +80,19 @@ struct Block {
     p = (p.array() - p.maxCoeff()).exp();
     return p / p.sum();
   }
-  lazyllm::QueryRows<float> queries(const LayerPlan&) const { return {query->data(), width, width, 1, width, scale}; }
+  lazyllm::QueryRows<float> queries(const LayerPlan&) const {
+    return {query->data(), hidden_size, hidden_size, 1, hidden_size, scale};
+  }
   lazyllm::PagedKeys<float> key_view(const LayerPlan&, Index s) const {
-    return {key_pages.data(), (*batch)[s]->pages.data(), page_size, page_size * width, width, width, /*kv_heads=*/1};
+    return {key_pages.data(), (*batch)[s]->pages.data(), page_size, page_size * hidden_size, hidden_size, hidden_size,
+            /*kv_heads=*/1};
   }
 };
 
 struct Engine {
   Engine(lazyllm::AnyPolicy policy, std::int32_t page_count) : pruner(std::move(policy)) {
     for (std::int32_t page = 0; page < page_count; ++page) free_pages.push_back(page);
-    const Matrix pages(page_count * page_size, width);
+    const Matrix pages(page_count * page_size, hidden_size);
     for (const Weights& weights : model) layers.emplace_back(Block{&weights, &batch, &query, pages, pages});
   }
   Engine(const Engine&) = delete;
@@ -114,7 +118,7 @@ struct Engine {
   std::vector<lazyllm::LazyDecoderLayer<Block>> layers;
   Pruner pruner;
   std::vector<std::int32_t> free_pages;
-  std::shared_ptr<Storage::Pool> parked = std::make_shared<Storage::Pool>(width);
+  std::shared_ptr<Storage::Pool> parked = std::make_shared<Storage::Pool>(hidden_size);
   lazyllm::Step<Sequence, Pruner> step;
   lazyllm::cpu::Context context;
 };

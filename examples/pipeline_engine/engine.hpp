@@ -63,7 +63,7 @@ struct Engine {
   Engine(Index first, Index last, lazyllm::AnyPolicy policy, Index capacity)
       : stage{first, last, lazyllm::mpi_ranks(MPI_COMM_WORLD)}, pruner(std::move(policy), {{}, &stage.ranks}) {
     for (Index layer = 0; layer < contiguous::layer_count; ++layer) {
-      const Matrix cache(stage.owns(layer) ? capacity : 0, contiguous::width);
+      const Matrix cache(stage.owns(layer) ? capacity : 0, contiguous::hidden_size);
       const contiguous::Weights* weights = &contiguous::model[layer];
       layers.emplace_back(AttentionBlock{&stage, layer, {weights, &query, cache, cache}},
                           FeedForwardBlock{&stage, layer, {weights}});
@@ -84,7 +84,7 @@ struct Engine {
   Matrix query;
   std::vector<lazyllm::LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
   lazyllm::TokenPruner<lazyllm::AnyPolicy, lazyllm::ScoreOfRanks> pruner;
-  lazyllm::cpu::Sequence<float> sequence{contiguous::layer_count, contiguous::width};
+  lazyllm::cpu::Sequence<float> sequence{contiguous::layer_count, contiguous::hidden_size};
   lazyllm::Step<decltype(sequence), decltype(pruner)> step;
   lazyllm::cpu::Context context;
 };

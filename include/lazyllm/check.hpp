@@ -16,7 +16,7 @@ namespace lazyllm {
 /// pruned run to be right, and what its own dense run cannot show, such as a wrong scale or order of heads in what it
 /// gives to be scored. `make(sequences, tokens)` returns a `CheckedEngine` with K/V for that many sequences of that
 /// many tokens. Throws `invalid_argument` for options out of range; what the engine throws fails the check that met it.
-template <class Context, class Make>
+template <Backend Context, class Make>
 CheckReport check_engine(Context& context, const Make& make, std::span<const std::int32_t> prompt,
                          const CheckOptions& options = {}) {
   return detail::EngineChecks<Context, Make>(context, make, prompt, options).report();

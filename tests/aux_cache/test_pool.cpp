@@ -19,7 +19,7 @@ using Pool = RowPool<cpu::Context, float>;
 using Cache = AuxCache<cpu::PooledStorage<float>>;
 
 /// A context whose buffers have at least `claimed` rows, without memory behind them: more than a free list can hold.
-struct ClaimingContext {
+struct ClaimingContext : cpu::Context {
   Index claimed = 0;
 
   template <class T>
@@ -162,10 +162,10 @@ TEST_CASE("pool: slots whose free list could not grow with the rows are not lost
 }
 
 TEST_CASE("storage: a width out of range is refused") {
-  CHECK_THROWS_WITH_AS(cpu::DenseStorage<float>(0),
-                       "lazyllm: Aux Cache: width 0 of a row is out of range 1 to 536870911", invalid_argument);
+  CHECK_THROWS_WITH_AS(cpu::DenseStorage<float>(0), "lazyllm: Aux Cache: hidden_size 0 is out of range 1 to 536870911",
+                       invalid_argument);
   CHECK_THROWS_WITH_AS(cpu::PooledStorage<float>(Index{-3}),
-                       "lazyllm: Aux Cache: width -3 of a row is out of range 1 to 536870911", invalid_argument);
+                       "lazyllm: Aux Cache: hidden_size -3 is out of range 1 to 536870911", invalid_argument);
   CHECK_THROWS_AS(cpu::DenseStorage<float>(Index{1} << 40), invalid_argument);
 }
 

@@ -18,10 +18,16 @@ struct FakeStorage {
   void release(Index) requires(missing != 3);
   FakeStorage make_empty() const requires(missing != 4);
   RowsView<float> rows() const requires(missing != 5);
-  Index width() const requires(missing != 6);
+  Index hidden_size() const requires(missing != 6);
 };
-struct StorageOfAnotherWidth : FakeStorage<6> {
-  float width() const;
+struct StorageOfFloatSize : FakeStorage<6> {
+  float hidden_size() const;
+};
+struct StorageOfNoBackend : FakeStorage<-1> {
+  using context_type = int;
+  void reserve(int, Index);
+  void acquire(int, std::span<Index>);
+  StorageOfNoBackend make_empty() const;
 };
 struct PinnedStorage : FakeStorage<-1> {
   PinnedStorage(const PinnedStorage&) = delete;
@@ -31,6 +37,25 @@ static_assert(AuxStorage<cpu::DenseStorage<float>> && AuxStorage<cpu::PooledStor
 static_assert(AuxStorage<FakeStorage<-1>>);
 static_assert(!AuxStorage<FakeStorage<1>> && !AuxStorage<FakeStorage<2>> && !AuxStorage<FakeStorage<3>>);
 static_assert(!AuxStorage<FakeStorage<4>> && !AuxStorage<FakeStorage<5>> && !AuxStorage<FakeStorage<6>>);
-static_assert(!AuxStorage<StorageOfAnotherWidth> && !AuxStorage<PinnedStorage> && !AuxStorage<std::vector<float>>);
+static_assert(!AuxStorage<StorageOfFloatSize> && !AuxStorage<PinnedStorage> && !AuxStorage<std::vector<float>>);
+static_assert(!AuxStorage<StorageOfNoBackend>);
+
+using Aux = AuxCache<cpu::DenseStorage<float>>;
+/// An Aux Cache of its own type, of which a member may be another one.
+struct OwnAux : Aux {
+  OwnAux fork(cpu::Context&) const;
+};
+struct WithoutLink : OwnAux {
+  WithoutLink fork(cpu::Context&) const;
+  void link();
+};
+struct WithFloatSlots : OwnAux {
+  WithFloatSlots fork(cpu::Context&) const;
+  float slot(Position) const;
+};
+struct WithForkOfAnotherType : Aux {};
+static_assert(ParksRows<Aux> && ParksRows<OwnAux>);
+static_assert(!ParksRows<WithoutLink> && !ParksRows<WithFloatSlots> && !ParksRows<WithForkOfAnotherType>);
+static_assert(!ParksRows<cpu::DenseStorage<float>> && !ParksRows<std::vector<float>>);
 
 }  // namespace

@@ -227,11 +227,11 @@ struct SelectionProblem {
   SelectionTask task;
 };
 
-/// The highest score among the `width` ones around each.
-inline std::vector<float> pooled(const std::vector<float>& scores, Index width) {
+/// The highest score among the `pooling` ones around each.
+inline std::vector<float> pooled(const std::vector<float>& scores, Index pooling) {
   std::vector<float> result(scores);
   for (Index i = 0; i < std::ssize(scores); ++i) {
-    for (Index j = std::max<Index>(0, i - width / 2); j <= i + width / 2 && j < std::ssize(scores); ++j) {
+    for (Index j = std::max<Index>(0, i - pooling / 2); j <= i + pooling / 2 && j < std::ssize(scores); ++j) {
       result[static_cast<std::size_t>(i)] =
           std::max(result[static_cast<std::size_t>(i)], scores[static_cast<std::size_t>(j)]);
     }
@@ -371,11 +371,11 @@ void pools_scores(unsigned rounds = 60) {
     for (unsigned i = 0; i < round % 6; ++i) {
       std::vector<float> values(i == 2 ? random() % 1500 : random() % 40);
       for (float& value : values) value = static_cast<float>(random() % 1000) - (round % 2 == 0 ? 0.0F : 500.0F);
-      const Index width = i == 4 ? 10001 : 2 * static_cast<Index>(random() % 5) + 1;
-      expected.push_back(pooled(values, width));
+      const Index pooling = i == 4 ? 10001 : 2 * static_cast<Index>(random() % 5) + 1;
+      expected.push_back(pooled(values, pooling));
       results.push_back(Memory::upload(context, std::vector<float>(values.size(), -1e9F)));
       scores.push_back(Memory::upload(context, values));
-      tasks.push_back({scores.back().span(), results.back().span(), width});
+      tasks.push_back({scores.back().span(), results.back().span(), pooling});
     }
     pool_scores(context, std::span<const PoolTask>(tasks));
     auto result = results.begin();
@@ -473,8 +473,8 @@ void scores_ragged_batches() {
                      .limits = problem.limits,
                      .key_view = problem.key_view(key_memory.back().span().data()),
                      .keys = problem.active,
-                     .heads = i % 3 == 0 ? Reduce::mean : Reduce::max,
-                     .reduce = i % 2 == 0 ? Reduce::mean : Reduce::max,
+                     .over_heads = i % 3 == 0 ? Reduce::mean : Reduce::max,
+                     .over_rows = i % 2 == 0 ? Reduce::mean : Reduce::max,
                      .scores = results.back().span()});
     queries.insert(queries.end(), problem.queries.begin(), problem.queries.end());
   }
@@ -484,7 +484,7 @@ void scores_ragged_batches() {
   auto result = results.begin();
   for (std::size_t i = 0; i < problems.size(); ++i, ++result) {
     CAPTURE(i);
-    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce, 0, tasks[i].heads));
+    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].over_rows, 0, tasks[i].over_heads));
   }
 }
 

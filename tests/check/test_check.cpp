@@ -71,7 +71,7 @@ struct Engine {
     }
   }
 
-  Index hidden_size() const { return shape.width(); }
+  Index hidden_size() const { return shape.hidden_size(); }
   void embed(cpu::Context&, std::span<const std::int32_t> tokens, Positions, RowsView<float> rows) const {
     for (Index i = 0; i < rows.rows; ++i) model.embed(tokens[at(i)], rows.row(i));
   }
@@ -82,8 +82,8 @@ struct Engine {
   }
   Vector dense(cpu::Context& context, std::span<const std::int32_t> tokens) {
     fault = Fault::none;
-    Vector rows(tokens.size() * at(shape.width()));
-    const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.width());
+    Vector rows(tokens.size() * at(shape.hidden_size()));
+    const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.hidden_size());
     embed(context, tokens, {}, hidden);
     PlanBuilder plan;
     plan.start(0, std::ssize(tokens));
@@ -152,8 +152,8 @@ void Block::attend(cpu::Context&, const LayerPlan& plan, RowsView<float> hidden)
                            : key(p));
         values.push_back(value(p));
       }
-      const float* query = engine->query_rows.data() + (part.first_row + r) * shape.width();
-      model.attend(layer, Vector(query, query + shape.width()), keys, values, hidden.row(part.first_row + r));
+      const float* query = engine->query_rows.data() + (part.first_row + r) * shape.hidden_size();
+      model.attend(layer, Vector(query, query + shape.hidden_size()), keys, values, hidden.row(part.first_row + r));
     }
     if (fault == Fault::forgets_pruned && plan.mask() == Mask::ragged_causal) {
       cpu::Context context;
@@ -166,7 +166,8 @@ void Block::attend(cpu::Context&, const LayerPlan& plan, RowsView<float> hidden)
 
 QueryRows<float> Block::queries(const LayerPlan&) const {
   const auto scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-  QueryRows<float> rows{engine->query_rows.data(), shape.width(), shape.head_dim, shape.heads, shape.head_dim, scale};
+  QueryRows<float> rows{
+      engine->query_rows.data(), shape.hidden_size(), shape.head_dim, shape.heads, shape.head_dim, scale};
   if (engine->fault == Fault::wrong_scale) rows.scale = 1;
   if (engine->fault == Fault::swapped_heads) rows.head_stride = 1;
   return rows;
@@ -185,8 +186,8 @@ Vector probabilities_of(const Engine& engine, const LayerPlan& plan, Index seque
   for (const Position p : part.keys.first(at(plan.key_limits()[at(row)]))) {
     keys.push_back(engine.caches[at(sequence)].keys[at(plan.layer())].data() + p * shape.kv_width());
   }
-  const float* query = engine.query_rows.data() + row * shape.width();
-  return model.probabilities(Vector(query, query + shape.width()), keys);
+  const float* query = engine.query_rows.data() + row * shape.hidden_size();
+  return model.probabilities(Vector(query, query + shape.hidden_size()), keys);
 }
 
 void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window,
@@ -197,14 +198,14 @@ void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const Scor
   for (Index row = first; row < last; ++row) {
     const Vector each = probabilities_of(*engine, plan, window.sequence, row);
     const auto keys = each.size() / static_cast<std::size_t>(shape.heads);
-    const bool highest = window.heads == Reduce::max && engine->fault != Fault::no_heads;
+    const bool highest = window.over_heads == Reduce::max && engine->fault != Fault::no_heads;
     for (std::size_t i = 0; i < keys; ++i) {
       float of_row = 0;
       for (std::size_t j = i; j < each.size(); j += keys) {
         of_row = highest ? std::max(of_row, each[j]) : of_row + each[j] / static_cast<float>(shape.heads);
       }
-      scores[i] = window.reduce == Reduce::max ? std::max(scores[i], of_row)
-                                               : scores[i] + of_row / static_cast<float>(last - first);
+      scores[i] = window.over_rows == Reduce::max ? std::max(scores[i], of_row)
+                                                  : scores[i] + of_row / static_cast<float>(last - first);
     }
   }
 }

@@ -13,7 +13,7 @@ struct CheckedEngine : Engine {
   using value_type = float;
 
   CheckedEngine(Index /*sequences*/, Index tokens) : Engine(lazyllm::KeepAll(), tokens) {}
-  Index hidden_size() const { return width; }
+  Index hidden_size() const { return contiguous::hidden_size; }
   auto& layers() { return Engine::layers; }
   void embed(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens, lazyllm::Positions,
              lazyllm::RowsView<float> rows) {

@@ -11,7 +11,7 @@ struct CheckedEngine : on_cuda::Engine {
   using Index = lazyllm::Index;
 
   CheckedEngine(cudaStream_t stream, Index tokens) : Engine(stream, lazyllm::KeepAll(), tokens) {}
-  Index hidden_size() const { return on_cuda::width; }
+  Index hidden_size() const { return on_cuda::hidden_size; }
   auto& layers() { return Engine::layers; }
   void embed(lazyllm::cuda::Context& ctx, std::span<const std::int32_t> tokens, lazyllm::Positions,
              lazyllm::RowsView<float> rows) {
@@ -24,9 +24,9 @@ struct CheckedEngine : on_cuda::Engine {
   }
   void poison(lazyllm::cuda::Context& ctx, Index layer, Index /*sequence*/, lazyllm::Position position) {
     auto& block = layers()[static_cast<std::size_t>(layer)].attention();
-    const std::vector<float> poison(on_cuda::width, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> poison(on_cuda::hidden_size, std::numeric_limits<float>::quiet_NaN());
     for (auto* cache : {&block.key_cache, &block.value_cache}) {
-      ctx.upload(std::span(poison), on_cuda::pointer(*cache) + position * on_cuda::width);
+      ctx.upload(std::span(poison), on_cuda::pointer(*cache) + position * on_cuda::hidden_size);
     }
   }
   /// On the host, from what `attend` has left.
@@ -39,8 +39,8 @@ struct CheckedEngine : on_cuda::Engine {
     float highest = -INFINITY, sum = 0;
     for (const lazyllm::Position key : plan.keys().first(at(plan.key_limits()[at(row)]))) {
       float logit = 0;
-      for (Index d = 0; d < on_cuda::width; ++d) {
-        logit += queries[at(row * on_cuda::width + d)] * all_keys[at(key * on_cuda::width + d)];
+      for (Index d = 0; d < on_cuda::hidden_size; ++d) {
+        logit += queries[at(row * on_cuda::hidden_size + d)] * all_keys[at(key * on_cuda::hidden_size + d)];
       }
       p.push_back(logit * on_cuda::scale);
       highest = std::max(highest, p.back());

@@ -16,7 +16,7 @@ TEST_CASE("the user's own policy and score decide what is kept") {
   for (std::int32_t i = 0; i < 100; ++i) prompt[i] = i * i % vocabulary;
   Engine engine(lazyllm::KeepAll(), 100);
   const custom::Pruner pruner(custom::KeepPunctuation{&punctuation});
-  lazyllm::cpu::Sequence<float> sequence(layer_count, width);
+  lazyllm::cpu::Sequence<float> sequence(layer_count, hidden_size);
   lazyllm::Step<decltype(sequence), custom::Pruner> step;
 
   as_matrix(step.begin(engine.context, sequence, pruner, 100)) = embedding(prompt, Eigen::all);

@@ -218,7 +218,7 @@ TEST_CASE("a step that keeps everything makes a pruned sequence dense") {
   engine.run(std::span(text).subspan(80));
   CHECK(lazyllm::computed_share(engine.sequence.depths(), contiguous::layer_count) == 1);
   CHECK(engine.sequence.aux().parked_rows() == 0);
-  lazyllm::cpu::Sequence<float> other(contiguous::layer_count, contiguous::width);
+  lazyllm::cpu::Sequence<float> other(contiguous::layer_count, contiguous::hidden_size);
   other.append_shared(engine.sequence, 81);
   CHECK(other.length() == 81);
 }

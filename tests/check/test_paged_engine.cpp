@@ -18,7 +18,7 @@ struct CheckedEngine : Engine {
       batch.push_back(&request);
     }
   }
-  Index hidden_size() const { return width; }
+  Index hidden_size() const { return paged::hidden_size; }
   auto& layers() { return Engine::layers; }
   void embed(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens, lazyllm::Positions,
              lazyllm::RowsView<float> rows) {

@@ -28,8 +28,8 @@ std::vector<Vector> run_dense(const TinyModel& model, const std::vector<std::vec
   for (const auto& tokens : steps) {
     const PlanBuilder::Extent extent{history, std::ssize(tokens)};
     plan.start({&extent, 1});
-    Vector rows(tokens.size() * static_cast<std::size_t>(shape.width()));
-    const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.width());
+    Vector rows(tokens.size() * static_cast<std::size_t>(shape.hidden_size()));
+    const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.hidden_size());
     for (Index r = 0; r < hidden.rows; ++r) model.embed(tokens[static_cast<std::size_t>(r)], hidden.row(r));
     for (Index layer = 0; layer < shape.layers; ++layer) {
       TinyAttention<float>{&model, layer, &batch}.attend(context, plan.layer(layer, shape.layers), hidden);
@@ -50,7 +50,7 @@ std::vector<std::vector<Vector>> run_lazy(const TinyModel& model, const std::vec
   TinyBatch<float> batch;
   for (std::size_t s = 0; s < policies.size(); ++s) {
     batch.push_back(&caches[s]);
-    sequences.emplace_back(shape.layers, shape.width());
+    sequences.emplace_back(shape.layers, shape.hidden_size());
     pruners.emplace_back(policies[s]);
   }
   std::vector<LazyDecoderLayer<TinyAttention<float>, TinyFeedForward<float>>> layers;
@@ -141,7 +141,7 @@ TEST_CASE("a prefix whose K/V the engine has already is taken over") {
     for (auto& layer : layers) layer.forward(context, step);
     return model.logits(step.end().of(0).row(0));
   };
-  const auto empty = [] { return LazySequence(shape.layers, shape.width()); };
+  const auto empty = [] { return LazySequence(shape.layers, shape.hidden_size()); };
   LazySequence first = empty();
   run(first, Pruner(KeepAll()), prefix);
   LazySequence second = empty();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <random>
@@ -55,8 +56,6 @@ class Random {
     AnyPolicy policy;
     if (chance(0.15)) {
       policy = KeepAll();
-    } else if (chance(0.15)) {
-      policy = PaperPolicy();
     } else {
       const NamedPolicy& named = named_policies[detail::to_size(between(0, std::ssize(named_policies) - 1))];
       policy = named.make(schedule(layers));
@@ -73,9 +72,9 @@ class Random {
 
   AttentionScore score() {
     AttentionScore score;
-    if (chance(0.3)) score.heads = Reduce::max;
+    if (chance(0.3)) score.over_heads = Reduce::max;
     if (chance(0.3)) score.last_queries = between(2, 6);
-    if (chance(0.3)) score.reduce = Reduce::max;
+    if (chance(0.3)) score.over_rows = Reduce::max;
     if (chance(0.2)) score.over_layers = true;
     if (chance(0.2)) score.pooling = 2 * between(0, 3) + 1;
     return score;
@@ -94,8 +93,8 @@ class Random {
 
 /// How a prompt is cut: into chunks, and its rows into steps.
 struct Cut {
-  Index chunk = StepEntry<int, int>::unlimited;
-  Index max_rows = StepEntry<int, int>::unlimited;
+  Index chunk = std::numeric_limits<Index>::max();
+  Index max_rows = std::numeric_limits<Index>::max();
 };
 
 /// An engine around the tiny model.
@@ -242,7 +241,7 @@ void random_runs(unsigned seeds) {
     constexpr Index capacity = 60;
     Engine<Memory, Storage, AttentionBlock, FeedForwardBlock, Scorer> engine(model,
                                                                              static_cast<int>(random.between(1, 2)));
-    auto empty = Storage(model.shape().width());
+    auto empty = Storage(model.shape().hidden_size());
     std::list<Request<Scorer, Storage>> requests;
     const Index count = random.between(1, 3);
     for (Index i = 0; i < count; ++i) {

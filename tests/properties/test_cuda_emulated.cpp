@@ -16,7 +16,7 @@ bool survives_a_failure(const std::function<void()>& arm, const std::function<vo
   Engine<CudaMemory, Storage, DeviceAttention<float>, DeviceFeedForward<float>> engine(model, 1);
   std::list<Member> members;
   const auto add = [&](const AnyPolicy& policy, const AttentionScore& score) {
-    members.push_back({typename Member::Sequence(4, AuxCache(Storage(model.shape().width()))),
+    members.push_back({typename Member::Sequence(4, AuxCache(Storage(model.shape().hidden_size()))),
                        TinyCache<float>(model.shape(), 40), NaiveLazy<float, CudaMemory>(model), Pruner(policy, score),
                        policy});
   };
@@ -384,7 +384,7 @@ TEST_CASE("cuda: between the two parts of advance there is no plan") {
 
 TEST_CASE("cuda: steps like earlier ones allocate nothing, and wait, copy back and launch a constant number of times") {
   const AttentionScore plain, summed{.over_layers = true, .pooling = 3};
-  const AttentionScore window{.last_queries = 5, .reduce = Reduce::max};
+  const AttentionScore window{.last_queries = 5, .over_rows = Reduce::max};
   // At each of two layers: select and move rows; at the last layer the last rows.
   constexpr int pruning = 2 * 2 + 1;
   allocates_nothing_and_launches_little<ScoringBlock>(plain, pruning);

@@ -90,19 +90,19 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
 
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  const Index width = model.shape().width();
+  const Index hidden_size = model.shape().hidden_size();
   for (const Position key : keys) {
-    std::generate_n(cache.key(0, key), width / 2, [&] { return normal(random); });
-    std::generate_n(cache.value(0, key), width / 2, [&] { return normal(random); });
+    std::generate_n(cache.key(0, key), hidden_size / 2, [&] { return normal(random); });
+    std::generate_n(cache.value(0, key), hidden_size / 2, [&] { return normal(random); });
   }
-  std::vector<float> hidden(static_cast<std::size_t>(4 * width));
+  std::vector<float> hidden(static_cast<std::size_t>(4 * hidden_size));
   for (float& value : hidden) value = normal(random);
   // Of each row, over the keys that it sees, 0 for the others.
   std::vector<Vector> probabilities;  // mean over the heads
   std::vector<Vector> highest;        // of the heads
   for (Index r = 0; r < 4; ++r) {
     const Position row = rows[static_cast<std::size_t>(r)];
-    const auto qkv = model.project(0, row, hidden.data() + r * width);
+    const auto qkv = model.project(0, row, hidden.data() + r * hidden_size);
     std::ranges::copy(qkv.key, cache.key(0, row));
     std::vector<const float*> visible;
     for (const Position key : keys) {
@@ -120,14 +120,14 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   }
   cpu::Context context;
   TinyAttention<float> block{&model, 0, &batch};
-  block.attend(context, plan, RowsView<float>(hidden.data(), 4, width));
+  block.attend(context, plan, RowsView<float>(hidden.data(), 4, hidden_size));
 
   for (const auto& [heads, of_rows] : {std::pair{Reduce::mean, &probabilities}, std::pair{Reduce::max, &highest}}) {
     for (Index window = 1; window <= 12; ++window) {
       for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
         CAPTURE(window);
         std::vector<float> scores(keys.size(), not_a_number);
-        fill({.heads = heads, .last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
+        fill({.over_heads = heads, .last_queries = window, .over_rows = reduce}, context, block, plan, 5, scores);
         for (std::size_t i = 0; i < keys.size(); ++i) {
           float expected = 0;
           float taken = 0;
@@ -221,8 +221,8 @@ TEST_CASE("AttentionScore: an engine that scores windows itself gets what the li
               CHECK(scores.size() == plan.sequence(window.sequence).keys.size());
               CHECK(window.rows >= 1);
               CHECK(window.rows <= last_queries);
-              CHECK(window.heads == heads);
-              CHECK(window.reduce == reduce);
+              CHECK(window.over_heads == heads);
+              CHECK(window.over_rows == reduce);
               windows += window.rows > 1;
             };
             auto a = library.request();

@@ -36,7 +36,7 @@ class NaiveLazy {
     std::map<Position, std::vector<T>> hidden;
     for (Index i = before; i < tokens_; ++i) {
       auto& row = hidden[static_cast<Position>(i)];
-      row.resize(size(shape.width()));
+      row.resize(size(shape.hidden_size()));
       model_->embed(new_tokens[size(i - before)], row.data());
     }
     std::vector<Position> active(size(tokens_));
@@ -145,10 +145,10 @@ class NaiveLazy {
     auto key_memory = Memory::upload(context, keys);
     auto score_memory = Memory::upload(context, Vector(active.size()));
     score_one(context,
-              QueryRows<T>{query_memory.span().data(), shape.width(), shape.head_dim, shape.heads, shape.head_dim,
+              QueryRows<T>{query_memory.span().data(), shape.hidden_size(), shape.head_dim, shape.heads, shape.head_dim,
                            1 / std::sqrt(static_cast<float>(shape.head_dim))},
               0, limits, ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_dim, shape.kv_heads},
-              places, score.reduce, score_memory.span(), score.heads);
+              places, score.over_rows, score_memory.span(), score.over_heads);
     Vector scores = score_memory.download();
     if (score.over_layers) {
       for (std::size_t i = 0; i < active.size(); ++i) scores[i] = sums[active[i]] += scores[i];

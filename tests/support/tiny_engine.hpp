@@ -61,7 +61,7 @@ struct EngineScores {
     score_one(context, block.queries(plan), window.first_row,
               part.key_limits.subspan(static_cast<std::size_t>(window.first_row - part.first_row),
                                       static_cast<std::size_t>(window.rows)),
-              block.key_view(plan, window.sequence), part.keys, window.reduce, scores, window.heads);
+              block.key_view(plan, window.sequence), part.keys, window.over_rows, scores, window.over_heads);
     if (hooks->scored) hooks->scored(plan, window, scores);
   }
 };
@@ -120,7 +120,7 @@ struct TinyEngine {
   TinyEngine(const TinyEngine&) = delete;
 
   Request request() const {
-    return {Sequence(model.shape().layers, model.shape().width()), TinyCache<float>(model.shape(), capacity)};
+    return {Sequence(model.shape().layers, model.shape().hidden_size()), TinyCache<float>(model.shape(), capacity)};
   }
   Request fork(const Request& parent) { return {parent.sequence.fork(context), parent.cache, parent.tokens}; }
 

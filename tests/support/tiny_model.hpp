@@ -24,7 +24,7 @@ struct TinyShape {
   Index head_dim = 8;
   Index vocab = 31;
 
-  Index width() const { return heads * head_dim; }
+  Index hidden_size() const { return heads * head_dim; }
   Index kv_width() const { return kv_heads * head_dim; }
 };
 
@@ -48,14 +48,14 @@ class TinyModel {
       for (float& value : values) value = normal(random);
       return values;
     };
-    const Index width = shape.width();
-    embedding_ = matrix(shape.vocab, width, std::sqrt(static_cast<float>(width)));
-    output_ = matrix(shape.vocab, width, 1);
+    const Index hidden_size = shape.hidden_size();
+    embedding_ = matrix(shape.vocab, hidden_size, std::sqrt(static_cast<float>(hidden_size)));
+    output_ = matrix(shape.vocab, hidden_size, 1);
     for (Index layer = 0; layer < shape.layers; ++layer) {
       // Queries and keys are scaled up so that attention is far from uniform.
-      layers_.push_back({matrix(width, width, 3), matrix(shape.kv_width(), width, 2),
-                         matrix(shape.kv_width(), width, 1), matrix(width, width, 1), matrix(2 * width, width, 1),
-                         matrix(width, 2 * width, 1)});
+      layers_.push_back({matrix(hidden_size, hidden_size, 3), matrix(shape.kv_width(), hidden_size, 2),
+                         matrix(shape.kv_width(), hidden_size, 1), matrix(hidden_size, hidden_size, 1),
+                         matrix(2 * hidden_size, hidden_size, 1), matrix(hidden_size, 2 * hidden_size, 1)});
     }
   }
 
@@ -63,7 +63,8 @@ class TinyModel {
 
   template <class T>
   void embed(Index token, T* row) const {
-    for (Index i = 0; i < shape_.width(); ++i) row[i] = static_cast<T>(embedding_[at(token * shape_.width() + i)]);
+    for (Index i = 0; i < shape_.hidden_size(); ++i)
+      row[i] = static_cast<T>(embedding_[at(token * shape_.hidden_size() + i)]);
   }
 
   struct Qkv {
@@ -84,7 +85,7 @@ class TinyModel {
   template <class T, class K>
   void attend(Index layer, const Vector& query, const std::vector<const K*>& keys, const std::vector<const K*>& values,
               T* hidden) const {
-    Vector mixed(at(shape_.width()), 0);
+    Vector mixed(at(shape_.hidden_size()), 0);
     for (Index head = 0; head < shape_.heads; ++head) {
       const Vector p = probabilities(query, keys, head);
       for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -160,7 +161,7 @@ class TinyModel {
 
   template <class T>
   Vector normalised(const T* row) const {
-    Vector x(at(shape_.width()));
+    Vector x(at(shape_.hidden_size()));
     float squares = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<float>(row[i]);
@@ -201,23 +202,23 @@ struct TinyCache {
       : keys(at(shape.layers), std::vector<T>(at(capacity * shape.kv_width()), poison())),
         values(keys),
         computed(at(shape.layers), std::vector<int>(at(capacity), 0)),
-        width(shape.kv_width()) {}
+        hidden_size(shape.kv_width()) {}
 
   /// Forgets the tokens from position `tokens` on, as an engine that frees their memory would.
   void truncate(Index tokens) {
     for (std::size_t layer = 0; layer < keys.size(); ++layer) {
-      std::fill(keys[layer].begin() + tokens * width, keys[layer].end(), poison());
-      std::fill(values[layer].begin() + tokens * width, values[layer].end(), poison());
+      std::fill(keys[layer].begin() + tokens * hidden_size, keys[layer].end(), poison());
+      std::fill(values[layer].begin() + tokens * hidden_size, values[layer].end(), poison());
       std::fill(computed[layer].begin() + tokens, computed[layer].end(), 0);
     }
   }
 
-  T* key(Index layer, Position position) { return keys[at(layer)].data() + position * width; }
-  T* value(Index layer, Position position) { return values[at(layer)].data() + position * width; }
+  T* key(Index layer, Position position) { return keys[at(layer)].data() + position * hidden_size; }
+  T* value(Index layer, Position position) { return values[at(layer)].data() + position * hidden_size; }
 
   std::vector<std::vector<T>> keys, values;
   std::vector<std::vector<int>> computed;
-  Index width;
+  Index hidden_size;
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
@@ -266,8 +267,8 @@ struct TinyAttention {
 
   QueryRows<T> queries(const LayerPlan&) const {
     const TinyShape& shape = model->shape();
-    return {query_rows.data(), shape.width(),  shape.head_dim,
-            shape.heads,       shape.head_dim, 1 / std::sqrt(static_cast<float>(shape.head_dim))};
+    return {query_rows.data(), shape.hidden_size(), shape.head_dim,
+            shape.heads,       shape.head_dim,      1 / std::sqrt(static_cast<float>(shape.head_dim))};
   }
 
   ContiguousKeys<T> key_view(const LayerPlan&, Index s) const {
@@ -322,8 +323,8 @@ class PlainlyScored {
     const auto first = static_cast<std::size_t>(window.first_row - part.first_row);
     score_one(plain, on_host(block_).queries(plan), window.first_row,
               part.key_limits.subspan(first, static_cast<std::size_t>(window.rows)),
-              on_host(block_).key_view(plan, window.sequence), part.keys, window.reduce, std::span<float>(values),
-              window.heads);
+              on_host(block_).key_view(plan, window.sequence), part.keys, window.over_rows, std::span<float>(values),
+              window.over_heads);
     Memory::write(context, values, scores.data());
   }
 

@@ -17,6 +17,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
+#include "examples/llama/kernels/cpu/attention_blocks.hpp"
 #include "examples/llama/kernels/cpu/few_rows_attention.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
@@ -147,8 +148,11 @@ void onednn(benchmark::State& state) {
 }
 #endif
 
+/// Which kernel attends: the one for the number of rows, or the one of the two that is named.
+enum class Kernel { usual, few_rows, blocks };
+
 /// Causal attention of `rows` new tokens behind `history` cached ones, K and V by heads as the host has them.
-template <class T, bool few>
+template <class T, Kernel kernel>
 void attend(benchmark::State& state) {
   const Index rows = state.range(0), history = state.range(1), kv_heads = state.range(2);
   const Index tokens = rows + history;
@@ -162,13 +166,15 @@ void attend(benchmark::State& state) {
   lazyllm::cpu::Context context(threads);
   const AttentionShape shape{heads, kv_heads, head_dim, 0.125f};
   const KeyValues<T> cache{keys.data(), values.data(), head_dim, tokens * head_dim};
-  if (few && !has_few_rows_attention(shape)) return state.SkipWithError("this processor has no such kernel");
   for (auto _ : state) {
-    if constexpr (few) {
-      few_rows_attention(context, shape, cache, positions, limits, {queries.data(), rows, dim},
-                         {out.data(), rows, dim});
+    const RowsView<const T> from{queries.data(), rows, dim};
+    const RowsView<T> to{out.data(), rows, dim};
+    if constexpr (kernel == Kernel::few_rows) {
+      few_rows_attention<T>(context, shape, cache, positions, limits, from, to);
+    } else if constexpr (kernel == Kernel::blocks) {
+      attend_in_blocks<T>(context, {shape, from, cache, positions, limits, to}, BlockProducts::automatic);
     } else {
-      attention<T>(context, shape, cache, positions, limits, {queries.data(), rows, dim}, {out.data(), rows, dim});
+      attention<T>(context, shape, cache, positions, limits, from, to);
     }
   }
   const double visible = std::accumulate(limits.begin(), limits.end(), 0.0);
@@ -244,9 +250,12 @@ BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, d
 BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
 BENCHMARK(onednn<float>)->Apply(shapes);
 #endif
-BENCHMARK(attend<Eigen::bfloat16, false>)->Name("attend<bf16>")->Apply(attention_shapes)->Apply(few_rows_shapes);
-BENCHMARK(attend<Eigen::bfloat16, true>)->Name("attend<bf16>/few")->Apply(few_rows_shapes);
-BENCHMARK(attend<float, false>)->Name("attend<f32>")->Apply(attention_shapes);
+BENCHMARK(attend<Eigen::bfloat16, Kernel::usual>)->Name("attend<bf16>")->Apply(attention_shapes);
+BENCHMARK(attend<float, Kernel::usual>)->Name("attend<f32>")->Apply(attention_shapes);
+BENCHMARK(attend<Eigen::bfloat16, Kernel::few_rows>)->Name("few_attend<bf16>")->Apply(few_rows_shapes);
+BENCHMARK(attend<Eigen::bfloat16, Kernel::blocks>)->Name("few_attend<bf16>/blocks")->Apply(few_rows_shapes);
+BENCHMARK(attend<float, Kernel::few_rows>)->Name("few_attend<f32>")->Apply(few_rows_shapes);
+BENCHMARK(attend<float, Kernel::blocks>)->Name("few_attend<f32>/blocks")->Apply(few_rows_shapes);
 BENCHMARK(norm<Eigen::bfloat16>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(norm<float>)->Arg(1)->Arg(1000)->UseRealTime();
 BENCHMARK(rope<Eigen::bfloat16>)->Args({1, 0})->Args({1000, 0})->Args({1000, 1})->UseRealTime();

@@ -30,7 +30,7 @@ struct BlockResources {
   typename Device::Rotary rotary;
   typename Device::template Plan<T> plan;
   double operations = 0;  ///< floating-point operations done so far, of linear layers and attention
-  Buffer normed, queries, key_values, mixed, gate_up, gated, last_normed, last_hidden;
+  Buffer normed, projected, queries, mixed, gate_up, gated, last_normed, last_hidden;
   std::vector<Index> last_indices, indices;
 
   /// The first `rows` rows of `buffer`, which is grown to hold them.
@@ -182,18 +182,24 @@ class AttentionBlock {
     const RowsView<T> normed = resources_->take(context, resources_->normed, plan.rows(), config.hidden_size);
     Device::rms_norm(context, RowsView<const T>(hidden), weights.attention_norm,
                      static_cast<float>(config.norm_epsilon), normed);
-    const RowsView<T> key_values =
-        resources_->take(context, resources_->key_values, plan.rows(), 2 * config.kv_heads * config.head_dim);
-    resources_->apply(context, weights.key_value, normed, key_values);
+    const Index kv_width = 2 * config.kv_heads * config.head_dim;
+    const RowsView<T> room = resources_->take(context, resources_->projected, plan.rows(), kv_width + query_width);
+    const RowsView<T> projected(room.data, room.rows, weights.projection.out());
+    resources_->apply(context, weights.projection, normed, projected);
     resources_->plan.update(context, plan, resources_->caches.views());
     const RotaryView rotary = resources_->rotary.view();
-    Device::write_key_values(context, resources_->plan, layer_, rotary, RowsView<const T>(key_values));
+    Device::write_key_values(context, resources_->plan, layer_, rotary,
+                             RowsView<const T>(projected.data, projected.rows, kv_width, projected.stride));
 
-    const bool last = plan.outputs_only();
-    const RowsView<T> inputs = last ? resources_->output_rows(context, plan, normed, resources_->last_normed) : normed;
-    queries_ = resources_->take(context, resources_->queries, inputs.rows, query_width);
-    resources_->apply(context, weights.query, inputs, queries_);
-    const RowsView<T> mixed = resources_->take(context, resources_->mixed, inputs.rows, query_width);
+    if (weights.query) {
+      const RowsView<T> inputs =
+          plan.outputs_only() ? resources_->output_rows(context, plan, normed, resources_->last_normed) : normed;
+      queries_ = resources_->take(context, resources_->queries, inputs.rows, query_width);
+      resources_->apply(context, *weights.query, inputs, queries_);
+    } else {
+      queries_ = RowsView<T>(projected.data + kv_width, projected.rows, query_width, projected.stride);
+    }
+    const RowsView<T> mixed = resources_->take(context, resources_->mixed, queries_.rows, query_width);
     Device::rotate(context, resources_->plan, rotary, queries_);
     Device::attention(context, resources_->plan, layer_, RowsView<const T>(queries_), mixed);
     resources_->operations += resources_->attention_operations(plan);

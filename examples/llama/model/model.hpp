@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,9 +46,10 @@ class Model {
 
   struct Layer {
     Vector attention_norm;  // [hidden_size]
-    Linear query;           // [heads * head_dim x hidden_size]
-    Linear key_value;       // keys of all KV heads, then values
-    Linear output;          // [hidden_size x heads * head_dim]
+    Linear projection;      // keys of all KV heads, then values, then queries but in the last layer
+    /// [heads * head_dim x hidden_size] of the last layer alone, where usually only the output rows have queries.
+    std::optional<Linear> query;
+    Linear output;  // [hidden_size x heads * head_dim]
     Vector feed_forward_norm;
     Linear gate_up;  // [2 * intermediate_size x hidden_size]
     Linear down;     // [hidden_size x intermediate_size]
@@ -137,22 +138,27 @@ class Model {
   Layer load_layer(const WeightSource& source, Index layer, Loader& loader) const {
     const Index query_width = config_.heads * config_.head_dim;
     const Index kv_width = config_.kv_heads * config_.head_dim;
-    const auto weight = [&](const char* rest, const std::vector<Index>& shape) {
+    const auto weight = [&](const std::string& rest, const std::vector<Index>& shape) {
       return source("model.layers." + std::to_string(layer) + "." + rest, shape);
     };
-    const auto bias = [&](std::initializer_list<const char*> names, Index out) {
-      std::vector<Tensor> biases;
-      for (const char* rest : names) {
-        if (config_.qkv_bias) biases.push_back(weight(rest, {out}));
-      }
-      return biases;
+    struct Heads {
+      std::string name;
+      Index width;
     };
+    const Heads keys{"self_attn.k_proj", kv_width}, values{"self_attn.v_proj", kv_width};
+    const Heads queries{"self_attn.q_proj", query_width};
+    const auto product = [&](const std::vector<Heads>& parts) {
+      std::vector<Tensor> weights, biases;
+      for (const Heads& part : parts) {
+        weights.push_back(weight(part.name + ".weight", {part.width, config_.hidden_size}));
+        if (config_.qkv_bias) biases.push_back(weight(part.name + ".bias", {part.width}));
+      }
+      return loader.linear(weights, biases);
+    };
+    const bool last = layer + 1 == config_.layers;
     return {loader.vector(weight("input_layernorm.weight", {config_.hidden_size})),
-            loader.linear(std::array{weight("self_attn.q_proj.weight", {query_width, config_.hidden_size})},
-                          bias({"self_attn.q_proj.bias"}, query_width)),
-            loader.linear(std::array{weight("self_attn.k_proj.weight", {kv_width, config_.hidden_size}),
-                                     weight("self_attn.v_proj.weight", {kv_width, config_.hidden_size})},
-                          bias({"self_attn.k_proj.bias", "self_attn.v_proj.bias"}, kv_width)),
+            last ? product({keys, values}) : product({keys, values, queries}),
+            last ? std::optional<Linear>(product({queries})) : std::nullopt,
             loader.linear(std::array{weight("self_attn.o_proj.weight", {config_.hidden_size, query_width})}, {}),
             loader.vector(weight("post_attention_layernorm.weight", {config_.hidden_size})),
             loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.intermediate_size, config_.hidden_size}),

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <span>
 #include <utility>
 #include <vector>
@@ -134,8 +136,8 @@ class AuxCache {
   Index parked_rows() const { return parked_; }                  ///< tokens that are parked now
   Index parked_bytes() const {
     return parked_ * hidden_size() * static_cast<Index>(sizeof(value_type));
-  }                                                       ///< bytes of their rows
-  Index hidden_size() const { return storage_.width(); }  ///< elements of a row
+  }                                                             ///< bytes of their rows
+  Index hidden_size() const { return storage_.hidden_size(); }  ///< elements of a row
 
  private:
   void swap(AuxCache& other) noexcept {
@@ -151,6 +153,33 @@ class AuxCache {
   std::vector<Index> parked_slots_;   // of the last `acquire`
   std::vector<Index> revived_slots_;  // of the last `revive`
   Index parked_ = 0;
+};
+
+/// The requirement on the Aux Cache of a `Sequence`: what `AuxCache` does, with the same meaning. Models: `AuxCache`.
+template <class A>
+concept ParksRows = std::movable<A> &&
+    requires(A& aux, const A& constant, typename A::context_type& context, Positions positions, Position position,
+             Index index, RowsView<typename A::value_type> rows, std::span<const Index> places,
+             std::vector<RowCopy<typename A::value_type>>& copies) {
+  requires Backend<typename A::context_type>;
+  { A::no_slot } -> std::convertible_to<Index>;
+  aux.reserve(context, index);
+  aux.acquire(context, positions);
+  constant.park(rows, places, copies);
+  aux.revive(positions, rows, places, copies);
+  { constant.slot(position) } -> std::same_as<Index>;
+  { constant.holds(position) } -> std::same_as<bool>;
+  { aux.unlink(position) } -> std::same_as<Index>;
+  aux.link(position, index);
+  aux.release(index);
+  aux.forget(position);
+  aux.truncate(index);
+  aux.erase(index, index);
+  { constant.fork(context) } -> std::same_as<A>;
+  { constant.rows() } -> std::same_as<RowsView<typename A::value_type>>;
+  { constant.parked_rows() } -> std::same_as<Index>;
+  { constant.parked_bytes() } -> std::same_as<Index>;
+  { constant.hidden_size() } -> std::same_as<Index>;
 };
 
 }  // namespace lazyllm

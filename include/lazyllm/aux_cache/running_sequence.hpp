@@ -16,7 +16,7 @@ namespace lazyllm {
 /// A sequence while a step runs: all changes that the step makes to it. They are taken back by `roll_back` and by the
 /// destructor, unless a commit comes first. A revived token keeps its slot until then, so that taking back copies no
 /// rows and cannot fail.
-template <class Aux>
+template <ParksRows Aux>
 class RunningSequence {
  public:
   using context_type = typename Aux::context_type;  ///< the backend's

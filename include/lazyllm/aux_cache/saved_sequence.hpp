@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "lazyllm/aux_cache/aux_cache.hpp"
 #include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/positions.hpp"
@@ -77,8 +78,8 @@ inline void seal(std::span<std::byte> bytes) {
   std::memcpy(bytes.data() + offsetof(SavedHeader, checksum), &sum, sizeof(sum));
 }
 
-/// Positions of the tokens that have a parked row, and their slots.
-template <class Aux>
+/// Positions of the tokens that have a parked row, ascending.
+template <ParksRows Aux>
 std::vector<Position> parked_positions(const SavedSequence& saved) {
   std::vector<Position> positions;
   for (std::size_t i = 0; i < saved.depths.size(); ++i) {
@@ -88,13 +89,13 @@ std::vector<Position> parked_positions(const SavedSequence& saved) {
 }
 
 /// The number of bytes of `rows` parked rows.
-template <class Aux>
+template <ParksRows Aux>
 std::size_t row_bytes(const Aux& aux, std::size_t rows) {
   return rows * to_size(aux.hidden_size()) * sizeof(typename Aux::value_type);
 }
 
-/// Copies rows between slots of `aux` and a matrix without gaps in the backend's memory.
-template <class Context, class Aux>
+/// The bytes of a sequence: header, depths, parked rows. Waits for the context's work.
+template <Backend Context, ParksRows Aux>
 std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const SavedSequence& saved) {
   using T = typename Aux::value_type;
   const SavedHeader header{.element = static_cast<std::int64_t>(kind_of<T>()),
@@ -147,7 +148,7 @@ inline SavedHeader read_header(std::span<const std::byte> bytes) {
 inline Index saved_hidden_size(std::span<const std::byte> bytes) { return read_header(bytes).hidden_size; }
 
 /// Reads and checks all but the rows.
-template <class Aux>
+template <ParksRows Aux>
 SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
   constexpr const char* where = "Sequence::restore: ";
   const SavedHeader header = read_header(bytes);
@@ -183,7 +184,7 @@ SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
 }
 
 /// Parks the saved rows in `aux`.
-template <class Context, class Aux>
+template <Backend Context, ParksRows Aux>
 void restore_rows(Context& context, std::span<const std::byte> bytes, const SavedSequence& saved, Aux& aux) {
   using T = typename Aux::value_type;
   const std::vector<Position> positions = parked_positions<Aux>(saved);

@@ -15,19 +15,19 @@
 
 namespace lazyllm {
 
-template <class Aux>
+template <ParksRows Aux>
 class RunningSequence;
 
 /// A prompt of which a step has computed a part: more of it is to come, or its rows did not fit into one step. Its rows
 /// wait at the layer at which it is ranked next.
-template <class Aux>
+template <ParksRows Aux>
 struct UnfinishedPrompt {
   Index tokens = 0;            ///< that its steps have brought so far; 0 if there is no such prompt
   Index layer = 0;             ///< from which its rows go on
   std::vector<Position> keys;  ///< the active tokens from there on; unused at layer 0, where all are active
   using Sums = typename Aux::context_type::template Buffer<float>;  ///< memory of the backend
   Sums score_sums;                                                  ///< `[keys]` if its score sums over layers
-  /// Tokens before the prompt that its steps have revived: they wait, as its own do.
+  /// Older tokens that steps of this prompt have revived. They wait together with the prompt's own tokens.
   std::vector<Position> revived = {};
 
   /// Makes it none.
@@ -41,7 +41,7 @@ struct UnfinishedPrompt {
 /// Its K/V are the engine's, which must follow every `truncate`, `erase`, `fork` and `clear`, and a step that is
 /// aborted. On CUDA it stays with the stream of its first step. It must not be moved while it is in a running step;
 /// what changes or copies its tokens throws `logic_error` then.
-template <class Aux>
+template <ParksRows Aux>
 class Sequence {
  public:
   using aux_type = Aux;                             ///< where rows are parked
@@ -130,9 +130,9 @@ class Sequence {
   void append_computed(Index tokens) {
     check_idle("append_computed");
     check_finished("append_computed");
-    const Index longest = std::numeric_limits<Position>::max() - length();
-    if (tokens < 0 || tokens > longest) {
-      detail::fail("Sequence::append_computed: ", tokens, " tokens is out of range 0 to ", longest);
+    const Index max_tokens = std::numeric_limits<Position>::max() - length();
+    if (tokens < 0 || tokens > max_tokens) {
+      detail::fail("Sequence::append_computed: ", tokens, " tokens is out of range 0 to ", max_tokens);
     }
     depth_.resize(depth_.size() + detail::to_size(tokens), static_cast<Depth>(layers()));
   }
@@ -184,7 +184,7 @@ class Sequence {
     return result;
   }
 
-  /// The same, with an Aux Cache in a storage of its own.
+  /// A sequence from the bytes of `save`, with an Aux Cache in a storage of its own. Throws as the other `restore`.
   static Sequence restore(context_type& context,
                           std::span<const std::byte> bytes) requires std::constructible_from<Aux, Index> {
     return restore(context, bytes, Aux(detail::saved_hidden_size(bytes)));
@@ -251,7 +251,7 @@ class Sequence {
 
 /// The requirement on the sequences of a `Step`.
 template <class S>
-concept SequenceOfTokens = std::same_as<S, Sequence<typename S::aux_type>>;
+concept SequenceOfTokens = ParksRows<typename S::aux_type> && std::same_as<S, Sequence<typename S::aux_type>>;
 
 /// Share of the (token, layer) pairs of the first tokens that have been computed, in (0, 1]; 1 for no tokens. `depths`
 /// are those of the tokens, `layers` the model's.

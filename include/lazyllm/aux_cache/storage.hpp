@@ -8,42 +8,46 @@
 #include <utility>
 #include <vector>
 
+#include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/element.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
 
 namespace lazyllm {
 
-/// Storage of an Aux Cache: numbered slots, each a row of one width. `acquire` fills a list with free slots or throws
-/// and takes none; it may move the rows, whose slots keep their numbers. Models: `DenseStorage`, `PooledStorage`.
+/// Storage of an Aux Cache: numbered slots, each a row of `hidden_size` elements. `acquire` fills a list with free
+/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. Models: `DenseStorage`,
+/// `PooledStorage`.
 template <class S>
 concept AuxStorage = std::movable<S> &&
     requires(S& storage, const S& constant, typename S::context_type& context, std::span<Index> slots, Index slot) {
   typename S::value_type;
+  requires Backend<typename S::context_type>;
   storage.reserve(context, slot);
   storage.acquire(context, slots);
   storage.release(slot);
   { constant.make_empty() } -> std::same_as<S>;
   { constant.rows() } -> std::same_as<RowsView<typename S::value_type>>;
-  { constant.width() } -> std::same_as<Index>;
+  { constant.hidden_size() } -> std::same_as<Index>;
 };
 
-/// Slots with a free list, in one buffer that grows. Used by one thread at a time, the end of a sequence included.
-/// `Buffer` is the memory that the rows lie in.
-template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
+/// Slots with a free list, in one buffer that grows. Not thread-safe: sequences that share a pool must be used, and
+/// destroyed, by one thread at a time. `Buffer` is the memory that the rows lie in.
+template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class RowPool {
  public:
-  /// Throws `invalid_argument` unless `width`, the elements of a row, is at least 1 and a row fits the memory.
-  explicit RowPool(Index width) : width_(width) {
-    constexpr Index longest = std::numeric_limits<Index>::max() / (Index{1} << 32) / static_cast<Index>(sizeof(T));
-    if (width < 1 || width > longest) {
-      detail::fail("Aux Cache: width ", width, " of a row is out of range 1 to ", longest);
+  /// Throws `invalid_argument` unless `hidden_size` is at least 1 and a row fits the memory.
+  explicit RowPool(Index hidden_size) : hidden_size_(hidden_size) {
+    constexpr Index max_size = std::numeric_limits<Index>::max() / (Index{1} << 32) / static_cast<Index>(sizeof(T));
+    if (hidden_size < 1 || hidden_size > max_size) {
+      detail::fail("Aux Cache: hidden_size ", hidden_size, " is out of range 1 to ", max_size);
     }
   }
 
   /// Makes room for `slots` slots in all.
   void reserve(Context& context, Index slots) {
-    buffer_.reserve(context, slots, width_);
+    buffer_.reserve(context, slots, hidden_size_);
     const Index there = buffer_.rows().rows;
     free_.reserve(detail::to_size(there));  // where this throws, the next call lists the new slots
     for (Index slot = there; slot-- > listed_;) free_.push_back(slot);
@@ -63,8 +67,8 @@ class RowPool {
   /// Gives a slot back. Throws nothing.
   void release(Index slot) { free_.push_back(slot); }
 
-  RowsView<T> rows() const { return buffer_.rows(); }  ///< `[slots x width]`
-  Index width() const { return width_; }               ///< elements of a row
+  RowsView<T> rows() const { return buffer_.rows(); }  ///< `[slots x hidden_size]`
+  Index hidden_size() const { return hidden_size_; }   ///< elements of a row
   Index slots_in_use() const {
     return listed_ - std::ssize(free_);
   }  ///< slots that have been acquired and not released
@@ -73,11 +77,11 @@ class RowPool {
   Buffer buffer_;
   std::vector<Index> free_;
   Index listed_ = 0;  // slots that are in use or in the free list
-  Index width_;
+  Index hidden_size_;
 };
 
 /// Storage of an Aux Cache in slots of its own, in one piece of memory: as many as the sequence has needed at once.
-template <class Context, class T, class Buffer = typename Context::template Buffer<T>>
+template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class DenseStorage : public RowPool<Context, T, Buffer> {
  public:
   using context_type = Context;  ///< the backend's
@@ -85,12 +89,12 @@ class DenseStorage : public RowPool<Context, T, Buffer> {
   using RowPool<Context, T, Buffer>::RowPool;
 
   /// A storage of the same kind for a forked sequence.
-  DenseStorage make_empty() const { return DenseStorage(this->width()); }
+  DenseStorage make_empty() const { return DenseStorage(this->hidden_size()); }
 };
 
 /// Storage of an Aux Cache in slots of a pool that many sequences share: memory only for the rows that are parked now,
 /// whichever sequence they belong to.
-template <class Context, class T>
+template <Backend Context, Element T>
 class PooledStorage {
  public:
   using context_type = Context;      ///< the backend's
@@ -102,8 +106,8 @@ class PooledStorage {
     if (pool_ == nullptr) detail::fail("PooledStorage: the pool is null, one is needed");
   }
 
-  /// Slots of a pool of its own. Throws `invalid_argument` unless `width`, the elements of a row, is at least 1.
-  explicit PooledStorage(Index width) : pool_(std::make_shared<Pool>(width)) {}
+  /// Slots of a pool of its own. Throws `invalid_argument` unless `hidden_size` is at least 1.
+  explicit PooledStorage(Index hidden_size) : pool_(std::make_shared<Pool>(hidden_size)) {}
 
   /// Makes room for `slots` slots in the whole pool; reserve a shared pool for all its sequences at once.
   void reserve(Context& context, Index slots) { pool_->reserve(context, slots); }
@@ -111,8 +115,8 @@ class PooledStorage {
   void acquire(Context& context, std::span<Index> slots) { pool_->acquire(context, slots); }  ///< see `AuxStorage`
   void release(Index slot) { pool_->release(slot); }                                          ///< gives a slot back
   PooledStorage make_empty() const { return PooledStorage(pool_); }                           ///< for a forked sequence
-  RowsView<T> rows() const { return pool_->rows(); }                                          ///< `[slots x width]`
-  Index width() const { return pool_->width(); }                                              ///< elements of a row
+  RowsView<T> rows() const { return pool_->rows(); }          ///< `[slots x hidden_size]`
+  Index hidden_size() const { return pool_->hidden_size(); }  ///< elements of a row
 
  private:
   std::shared_ptr<Pool> pool_;

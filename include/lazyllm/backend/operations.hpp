@@ -26,14 +26,6 @@ struct RowCopy {
   std::span<const Index> to;    ///< `[copies]` rows of `target`
 };
 
-/// Copies row `from[i]` of `source` to row `to[i]` of `target` for every i, on any backend.
-template <class Context, class T>
-void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
-               std::span<const Index> to) {
-  const RowCopy<T> copy{source, from, target, to};
-  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
-}
-
 /// The scores of one sequence: attention probabilities of some rows, reduced over the query heads, then over the rows.
 template <class Keys>
 struct ScoreTask {
@@ -41,17 +33,17 @@ struct ScoreTask {
   std::span<const Position> limits{};  ///< `[rows]` row first_row + i sees the first `limits[i]` keys, the others are 0
   Keys key_view{};                     ///< K of the sequence in this layer
   Positions keys{};                    ///< `[keys]` positions of the active tokens
-  Reduce heads = Reduce::mean;         ///< over the query heads of each row
-  Reduce reduce = Reduce::mean;        ///< over the rows
+  Reduce over_heads = Reduce::mean;    ///< over the query heads of each row
+  Reduce over_rows = Reduce::mean;     ///< over the rows
   std::span<float> scores{};           ///< `[keys]` output, in the backend's memory
 };
 
-/// Gives every key the highest score among the `width` (odd) keys around it. A score that is not finite stays in its
+/// Gives every key the highest score among the `pooling` (odd) keys around it. A score that is not finite stays in its
 /// place and does not spread.
 struct PoolTask {
   std::span<const float> scores{};  ///< `[keys]` in the backend's memory
   std::span<float> pooled{};        ///< `[keys]` output, other memory
-  Index width = 1;                  ///< odd
+  Index pooling = 1;                ///< odd
 };
 
 /// Which keys of one sequence stay active: the highest scores, equal scores to the smaller position. Of the chosen keys
@@ -121,6 +113,14 @@ concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, c
   copy_to_host(context, RowsView<const float>(buffer.rows()), target);
   copy_from_host(context, source, buffer.rows());
 };
+
+/// Copies row `from[i]` of `source` to row `to[i]` of `target` for every i.
+template <Backend Context, class T>
+void copy_rows(Context& context, RowsView<const T> source, std::span<const Index> from, RowsView<T> target,
+               std::span<const Index> to) {
+  const RowCopy<T> copy{source, from, target, to};
+  copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
+}
 
 /// A backend that goes on while the host waits for a selection. `C::Selection` is one that is under way:
 /// - `reserve(context, tasks, keys)` of it makes room, `count(t)` is how many keys task t keeps, if it is by number and

@@ -21,8 +21,7 @@ namespace lazyllm {
 /// - `poison(context, layer, sequence, position)` overwrites K and V of a token in a layer: with NaN, or with what
 ///   cannot go unnoticed in results.
 /// - Optional: `dense(context, tokens)` returns the logits of the last token by the engine's own dense path. Without
-/// it,
-///   the layers' blocks run in a plain loop, all tokens at once.
+///   it, the layers' blocks run in a plain loop, all tokens at once.
 /// - Optional: `probabilities(context, plan, sequence, row)` returns, after `attend`, the attention probabilities of a
 ///   row of the batch: for each query head one for each of the `plan.key_limits()[row]` keys that the row sees.
 template <class E, class Context>
@@ -38,7 +37,7 @@ concept CheckedEngine = requires(E& engine, Context& context, std::span<const st
 namespace detail {
 
 /// A fresh state of the engine and its sequences, fed step by step.
-template <class Context, class Engine>
+template <Backend Context, class Engine>
 class CheckRun {
  public:
   using context_type = Context;

@@ -17,7 +17,7 @@
 namespace lazyllm::detail {
 
 /// All checks of one engine.
-template <class Context, class Make>
+template <Backend Context, class Make>
 class EngineChecks {
  public:
   using Engine = std::remove_cvref_t<std::invoke_result_t<const Make&, Index, Index>>;
@@ -90,7 +90,8 @@ class EngineChecks {
   }
 
   std::string revival() {
-    // The kept tokens are a prefix, so what they attend to is all there. The last one, which is always kept, goes.
+    // A prefix of the prompt and the last token are kept. The last token is dropped below. So each kept token has seen
+    // all K/V before it, and revived tokens must give what the dense path gives.
     const Pruner prefix([this](const PrunePoint& point) {
       const Index kept = first_step_ * (point.layers - point.layers_run) / point.layers;
       return Selection{.kind = Selection::Kind::top_k, .k = 1, .protect_first = kept};
@@ -102,7 +103,8 @@ class EngineChecks {
     const Index revived = run.stats().revived();
     expect_dense(run.feed(keep_all_, 1), first_step_ + 1);
 
-    // Every other token is revived between tokens that have K/V already. K/V behind the first is not its business.
+    // The odd tokens are revived between even tokens that have K/V already. The first revived one must not see later
+    // keys: poison there changes nothing in its row.
     const auto first_revived = [this](bool poisoned) {
       std::vector<std::uint8_t> even(tokens_.size());
       for (std::size_t i = 0; i < even.size(); i += 2) even[i] = 1;
@@ -137,9 +139,9 @@ class EngineChecks {
     run.after_attend = [&](const LayerPlan& plan) {
       if (!plan.scores_wanted()) return;
       for (const AttentionScore& score :
-           {AttentionScore{}, AttentionScore{.heads = Reduce::max},
+           {AttentionScore{}, AttentionScore{.over_heads = Reduce::max},
             AttentionScore{.last_queries = options_.last_queries},
-            AttentionScore{.last_queries = options_.last_queries, .reduce = Reduce::max}}) {
+            AttentionScore{.last_queries = options_.last_queries, .over_rows = Reduce::max}}) {
         compare_scores(run, plan, score_window(score, plan, 0, new_tokens));
         ++compared;
       }
@@ -160,8 +162,8 @@ class EngineChecks {
     }
     for (std::size_t i = 1; i < ways.size(); ++i) {
       expect_equal(ways[i].second, ways[0].second, options_.score_tolerance,
-                   in_words("layer ", plan.layer(), ", ", name(window.reduce), " of ", window.rows, " rows, ",
-                            name(window.heads), " of the heads, ", ways[i].first, " against ", ways[0].first));
+                   in_words("layer ", plan.layer(), ", ", name(window.over_rows), " of ", window.rows, " rows, ",
+                            name(window.over_heads), " of the heads, ", ways[i].first, " against ", ways[0].first));
     }
   }
 
@@ -172,7 +174,7 @@ class EngineChecks {
       std::size_t layers_seen = 0;
       for (Index layer = 0; poisoned && layer < run.layers(); ++layer) run.poison(layer, [](Position) { return true; });
       run.before_attend = [&](const LayerPlan& plan) {
-        // After the last step nobody needs what is not read now.
+        // Only in the last step: an earlier one leaves K/V unread that a later step reads.
         if (!poisoned || run.sequence().length() < std::ssize(tokens_)) return;
         run.poison(plan.layer(), [&](Position p) { return !std::ranges::binary_search(plan.keys(), p); });
       };
@@ -240,9 +242,9 @@ class EngineChecks {
   }
 
   std::string budget() {
-    const Index least = std::min(options_.last_queries, first_step_), third = std::max(first_step_ / 3, least);
-    for (const Index max_rows : {least, third}) expect_same_answer(first_step_, max_rows);
-    return in_words("at most ", least, " and ", third, " rows in one layer");
+    const Index window = std::min(options_.last_queries, first_step_), third = std::max(first_step_ / 3, window);
+    for (const Index max_rows : {window, third}) expect_same_answer(first_step_, max_rows);
+    return in_words("at most ", window, " and ", third, " rows in one layer");
   }
 
   std::string batch() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
 
@@ -7,7 +8,7 @@ namespace lazyllm {
 
 /// The hidden states of a running batch, in one of two buffers: the rows of the next batch are put together in the
 /// other one.
-template <class Context, class T>
+template <Backend Context, class T>
 class HiddenRows {
  public:
   /// Makes room for `rows` rows of `hidden_size` elements in both buffers.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/concepts.hpp"
 #include "lazyllm/engine/rows.hpp"
 #include "lazyllm/score/attention_score.hpp"
@@ -26,7 +27,7 @@ class LazyDecoderLayer {
 
   /// Runs the layer on the running batch of `step`; the layers of a model once each, in their order. If anything
   /// throws, the step is aborted. Where no sequence has rows, the blocks are not called.
-  template <class Context, class Step>
+  template <Backend Context, class Step>
   void forward(Context& context, Step& step) {
     using T = typename Step::value_type;
     static_assert(Attention<AttentionBlock, Context, T>,

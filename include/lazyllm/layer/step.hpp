@@ -47,10 +47,10 @@ class Step {
     Index hidden_size = 0;  ///< elements of a row
   };
 
-  /// Layers that share one plan: an engine can run them as one graph. If `rows_change`, the rows change between the
-  /// attention and the feed-forward of the last of them. Without it the segment reaches the last layer of the model,
-  /// after whose attention `advance` keeps the output rows; the feed-forward may run before that. The layers from
-  /// `scored_from` on are scored: where scores are summed over the layers all of them, else the last one or none.
+  /// Layers that share one plan. An engine can run them as one graph. If `rows_change`, `advance` changes the rows of
+  /// the batch after the attention of the last of these layers, before its feed-forward. If not, the segment ends with
+  /// the model's last layer. There `advance` keeps the output rows alone, and the feed-forward may run before
+  /// `advance`.
   struct Segment {
     Index first = 0;           ///< the layer to run now
     Index last = 0;            ///< the last layer with this plan
@@ -78,6 +78,7 @@ class Step {
   /// long for `Position`. What a policy throws ends its entry alone, or goes on if no entry is left.
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     check(entries);
+    context_ = &context;
     layers_ = entries.front().sequence->layers();
     layer_ = 0;
     advances_ = false;
@@ -156,7 +157,9 @@ class Step {
   /// Goes on to the next layer once `block.attend` has run for this one: scores, selects, parks the rows that were not
   /// selected, and revives the selected tokens that are parked here. `LazyDecoderLayer` calls it between attention and
   /// feed-forward, so that parked rows leave their feed-forward undone until they are revived. An entry with a score
-  /// that is not a finite number, or whose policy throws, ends alone; what it threw goes on if no entry is left.
+  /// that is not a finite number, or whose policy throws, ends alone; what it threw goes on if no entry is left. Throws
+  /// `logic_error` for a context that is not that of `begin`, `invalid_argument` for a score of more rows than the
+  /// block's `max_queries`, and like `plan`.
   template <class Block>
   void advance(context_type& context, Block& block) {
     begin_advance(context, block);
@@ -169,6 +172,8 @@ class Step {
   template <class Block>
   void begin_advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
+    if (&context != context_) detail::fail<logic_error>("Step::advance: the context is not that of begin");
+    if (layer_ == 0) check_queries(block);
     const auto depth = static_cast<Depth>(layer_ + 1);
     batch_.set_depth(plan, depth);
     if (plan.outputs_only()) {
@@ -202,17 +207,30 @@ class Step {
       const Sequence& sequence = *entry.sequence;
       if (sequence.layers() == 0) detail::fail<logic_error>("Step::begin: entry ", s, " has a sequence that was moved");
       const bool goes_on = sequence.unfinished() && !entry.more;
-      const Index least = goes_on ? 0 : 1;
-      const Index longest = std::numeric_limits<Position>::max() - sequence.length();
-      if (entry.new_tokens < least || entry.new_tokens > longest) {
-        detail::fail("Step::begin: entry ", s, " has ", entry.new_tokens, " new tokens, out of range ", least, " to ",
-                     longest);
+      const Index min_tokens = goes_on ? 0 : 1;
+      const Index max_tokens = std::numeric_limits<Position>::max() - sequence.length();
+      if (entry.new_tokens < min_tokens || entry.new_tokens > max_tokens) {
+        detail::fail("Step::begin: entry ", s, " has ", entry.new_tokens, " new tokens, out of range ", min_tokens,
+                     " to ", max_tokens);
       }
       const Sequence& first = *entries.front().sequence;
       if (sequence.layers() != first.layers() || sequence.aux().hidden_size() != first.aux().hidden_size()) {
         detail::fail("Step::begin: entry ", s, " has ", sequence.layers(), " layers of hidden size ",
                      sequence.aux().hidden_size(), ", entry 0 has ", first.layers(), " of hidden size ",
                      first.aux().hidden_size());
+      }
+    }
+  }
+
+  /// Throws `invalid_argument` for a score that looks at more rows than `block` keeps, where the block says how many.
+  template <class Block>
+  void check_queries(const Block& block) const {
+    if constexpr (requires { Index{block.max_queries()}; }) {
+      for (const auto& member : batch_.members()) {
+        const Index last_queries = member.entry.pruner->score().last_queries;
+        if (last_queries <= block.max_queries()) continue;
+        detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ",
+                     block.max_queries(), ", the queries that the attention block keeps");
       }
     }
   }
@@ -257,6 +275,7 @@ class Step {
   std::vector<Index> output_targets_;
   std::vector<Index> output_indptr_;
   StepStats stats_;
+  const context_type* context_ = nullptr;  // of the running step
   Index layers_ = 0;
   Index layer_ = 0;             // layers that have run
   Index change_ = 0;            // layers that have run when the batch changes next

@@ -21,7 +21,7 @@ namespace lazyllm::detail {
 
 /// The sequences of a running step, the plan of the layer to run now, and the way to the next one: score, prune, plan,
 /// move rows. A sequence that fails leaves; the others go on.
-template <class Sequence, class Pruner>
+template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 class StepBatch {
  public:
   using Aux = typename Sequence::aux_type;
@@ -156,7 +156,7 @@ class StepBatch {
     if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
   }
 
-  /// Plans layer 0 of a sequence, or its later entry.
+  /// Plans layer 0 of a sequence. A prompt that waits in a deeper layer has no rows there.
   void enter(Member& member) {
     if (member.stage > 0) {
       const auto& keys = member.running.prompt().keys;
@@ -217,7 +217,7 @@ class StepBatch {
       const std::size_t request = request_of(requests_, s);
       if (const Index bad = pruner_.bad(request); bad >= 0) {
         ask(member, [&] {
-          fail("the score of position ", part.keys[to_size(bad)], " of sequence ", s, " after ", depth,
+          fail("the score of position ", part.keys[to_size(bad)], " of entry ", s, " after ", depth,
                " layers is not a finite number");
         });
         return transition_.leave_out(part);

@@ -17,9 +17,9 @@
 namespace lazyllm {
 
 /// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
-template <class Sequence, class Pruner>
+template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_rows`
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
 
   Sequence* sequence = nullptr;    ///< in no other entry or running step
   const Pruner* pruner = nullptr;  ///< the same type for all entries
@@ -41,7 +41,7 @@ namespace detail {
 /// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
 /// Within a stage, rows run in *parts* in order of position; the last part ranks. Its *tail*, the tokens that score or
 /// come back, runs in the last part as a whole.
-template <class Sequence, class Pruner>
+template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepMember {
   using Aux = typename Sequence::aux_type;
 
@@ -75,9 +75,9 @@ struct StepMember {
       fail("Step::begin: entry ", number, " has ", entry.new_tokens,
            " new tokens, out of range 0 to 0: rows of its prompt wait for layer ", stage);
     }
-    const Index most_outputs = stage == 0 ? tokens - first_row() : trailing(prompt.keys);
-    if (entry.outputs < 0 || (!entry.more && entry.outputs > most_outputs)) {
-      fail("Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ", most_outputs);
+    const Index max_outputs = stage == 0 ? tokens - first_row() : trailing(prompt.keys);
+    if (entry.outputs < 0 || (!entry.more && entry.outputs > max_outputs)) {
+      fail("Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ", max_outputs);
     }
     if (entry.max_rows < tail()) {
       fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),

@@ -15,7 +15,7 @@ namespace lazyllm {
 
 /// The way from one layer's batch to the next one's: the next plan, and one list of row copies, in which the rows that
 /// go on, those that are parked and those that are revived stand side by side for all sequences.
-template <class Aux>
+template <ParksRows Aux>
 class Transition {
  public:
   using context_type = typename Aux::context_type;  ///< the backend's

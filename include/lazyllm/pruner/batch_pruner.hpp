@@ -96,10 +96,10 @@ class BatchPruner {
       if (!request.selection.ranks()) continue;
       const SequencePlan part = plan.sequence(request.sequence);
       std::span<float> scores = of_keys(scores_, plan, request.sequence, request.sequence + 1);
-      if (const Index width = detail::pooling(request.pruner->score()); width > 1) {
+      if (const Index pooling = detail::pooling(request.pruner->score()); pooling > 1) {
         pooled_.reserve(context, std::ssize(plan.keys()), 1);
         const std::span<float> pooled = of_keys(pooled_, plan, request.sequence, request.sequence + 1);
-        pool_tasks_.push_back({scores, pooled, width});
+        pool_tasks_.push_back({scores, pooled, pooling});
         scores = pooled;
       }
       kept_of_[i] = tasks_.size();

@@ -3,6 +3,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "lazyllm/engine/error.hpp"
@@ -43,6 +44,44 @@ inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
   return make_pruner(KeepRatio(preset.schedule), preset);
 }
 
+namespace detail {
+
+/// Calls `visit(name, member, lowest)` for each member of a preset that a file has: a count is at least `lowest`.
+template <class AnyPreset, class Visit>
+void visit_members(AnyPreset& preset, const Visit& visit) {
+  visit("schedule", preset.schedule, 0);
+  visit("score", preset.score, 0);
+  visit("protect_first", preset.protect_first, 0);
+  visit("protect_last", preset.protect_last, 1);
+  visit("max_revived", preset.max_revived, 0);
+  visit("decode_revived", preset.decode_revived, 0);
+}
+
+/// Reads the member `name` of a preset.
+template <class Member, class Json>
+Member read_member(const std::string& name, const Json& value, Index lowest) {
+  const auto shown = [&value] { return value.dump().substr(0, 80); };
+  if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
+    if (!value.is_string()) fail("preset: ", name, " ", shown(), " is not a text");
+    const auto text = value.template get<std::string>();
+    if constexpr (std::is_same_v<Member, Schedule>) {
+      return parse_schedule(text);
+    } else {
+      return parse_score(text);
+    }
+  } else {
+    // Compared as a double, in which no integer of the file wraps around.
+    constexpr Position highest = std::numeric_limits<Position>::max();
+    if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(lowest) ||
+        value.template get<double>() > static_cast<double>(highest)) {
+      fail("preset: ", name, " ", shown(), " is out of range: a whole number from ", lowest, " to ", highest);
+    }
+    return value.template get<Index>();
+  }
+}
+
+}  // namespace detail
+
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
 /// "max_revived": 16, "decode_revived": 8}`: the schedule as `parse_schedule` has it, the score as `parse_score`. Only
 /// the schedule must be there. The member `measured` is ignored: it says what the preset achieved.
@@ -52,46 +91,21 @@ inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
 /// of the wrong type or out of range, and leaves `preset` as it was.
 template <class Json>
 void from_json(const Json& json, Preset& preset) {
-  const auto shown = [](const Json& value) { return value.dump().substr(0, 80); };
-  const auto text = [&](const std::string& name, const Json& value) {
-    if (!value.is_string()) detail::fail("preset: ", name, " ", shown(value), " is not a text");
-    return value.template get<std::string>();
-  };
-  const auto count = [&](const std::string& name, const Json& value, Index lowest) {
-    // Compared as a double, in which no integer of the file wraps around.
-    constexpr Position highest = std::numeric_limits<Position>::max();
-    if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(lowest) ||
-        value.template get<double>() > static_cast<double>(highest)) {
-      detail::fail("preset: ", name, " ", shown(value), " is out of range: a whole number from ", lowest, " to ",
-                   highest);
-    }
-    return value.template get<Index>();
-  };
-  if (!json.is_object()) detail::fail("preset: ", shown(json), " is not an object");
+  if (!json.is_object()) detail::fail("preset: ", json.dump().substr(0, 80), " is not an object");
   Preset result;
   bool has_schedule = false;
-  for (const auto& member : json.items()) {
-    const std::string& name = member.key();
-    const Json& value = member.value();
-    if (name == "schedule") {
-      result.schedule = parse_schedule(text(name, value));
-      has_schedule = true;
-    } else if (name == "score") {
-      result.score = parse_score(text(name, value));
-    } else if (name == "protect_first") {
-      result.protect_first = count(name, value, 0);
-    } else if (name == "protect_last") {
-      result.protect_last = count(name, value, 1);
-    } else if (name == "max_revived") {
-      result.max_revived = count(name, value, 0);
-    } else if (name == "decode_revived") {
-      result.decode_revived = count(name, value, 0);
-    } else if (name != "measured") {
-      detail::fail(
-          "preset: ", name,
-          " is not a member; there are schedule, score, protect_first, protect_last, max_revived, decode_revived and "
-          "measured");
-    }
+  for (const auto& item : json.items()) {
+    const std::string& name = item.key();
+    has_schedule |= name == "schedule";
+    bool known = name == "measured";
+    std::string names;
+    detail::visit_members(result, [&](const char* member_name, auto& member, Index lowest) {
+      names.append(names.empty() ? "" : ", ").append(member_name);
+      if (name != member_name) return;
+      known = true;
+      member = detail::read_member<std::remove_reference_t<decltype(member)>>(name, item.value(), lowest);
+    });
+    if (!known) detail::fail("preset: ", name, " is not a member; there are ", names, " and measured");
   }
   if (!has_schedule) detail::fail("preset: the member schedule is missing");
   preset = std::move(result);
@@ -101,12 +115,16 @@ void from_json(const Json& json, Preset& preset) {
 template <class Json>
 void to_json(Json& json, const Preset& preset) {
   json = Json::object();
-  json["schedule"] = to_text(preset.schedule);
-  json["score"] = to_text(preset.score);
-  json["protect_first"] = preset.protect_first;
-  json["protect_last"] = preset.protect_last;
-  if (preset.max_revived != Selection::unlimited) json["max_revived"] = preset.max_revived;
-  if (preset.decode_revived) json["decode_revived"] = *preset.decode_revived;
+  detail::visit_members(preset, [&json](const char* name, const auto& member, Index) {
+    using Member = std::remove_cvref_t<decltype(member)>;
+    if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
+      json[name] = to_text(member);
+    } else if constexpr (std::is_same_v<Member, Index>) {
+      if (member != Selection::unlimited) json[name] = member;
+    } else if (member) {
+      json[name] = *member;
+    }
+  });
 }
 
 }  // namespace lazyllm

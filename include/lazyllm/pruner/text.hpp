@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,30 +71,77 @@ inline std::string to_text(const Schedule& schedule) {
   return result;
 }
 
+/// A part of a score's text: what programs read, write, show in their help and test.
+struct ScorePart {
+  std::string_view name;                   ///< where it ends with ':', a whole number N follows
+  std::string_view meaning;                ///< in words
+  void (*set)(AttentionScore&, Index);     ///< to the number, or to 1 for a part without one
+  Index (*number)(const AttentionScore&);  ///< that `set` takes; 0 where the score does not have the part
+};
+
+/// How the text of a score begins.
+inline constexpr std::array<ScorePart, 3> score_windows = {{
+    {"last", "by the last token", [](AttentionScore& score, Index) { score.last_queries = 1; },
+     [](const AttentionScore& score) { return Index{score.last_queries == 1}; }},
+    {"mean:", "mean over the last N tokens", [](AttentionScore& score, Index count) { score.last_queries = count; },
+     [](const AttentionScore& score) { return score.over_rows == Reduce::mean ? score.last_queries : 0; }},
+    {"max:", "highest of the last N tokens",
+     [](AttentionScore& score, Index count) {
+       score.last_queries = count;
+       score.over_rows = Reduce::max;
+     },
+     [](const AttentionScore& score) { return score.over_rows == Reduce::max ? score.last_queries : 0; }},
+}};
+
+/// What may follow, each after a '+'.
+inline constexpr std::array<ScorePart, 3> score_options = {{
+    {"heads:max", "the highest head instead of the mean",
+     [](AttentionScore& score, Index) { score.over_heads = Reduce::max; },
+     [](const AttentionScore& score) { return Index{score.over_heads == Reduce::max}; }},
+    {"layers", "summed over the layers", [](AttentionScore& score, Index) { score.over_layers = true; },
+     [](const AttentionScore& score) { return Index{score.over_layers}; }},
+    {"pool:", "highest of N neighbours, N odd", [](AttentionScore& score, Index count) { score.pooling = count; },
+     [](const AttentionScore& score) { return score.pooling > 1 ? score.pooling : 0; }},
+}};
+
+namespace detail {
+
+/// Reads a part of a score's text as one of `parts`, if it is one.
+inline bool read_score_part(std::span<const ScorePart> parts, std::string_view text, AttentionScore& score) {
+  for (const ScorePart& part : parts) {
+    Index number = 1;
+    const bool numbered = part.name.ends_with(':');
+    if (numbered ? text.starts_with(part.name) && read_number(text.substr(part.name.size()), number)
+                 : text == part.name) {
+      part.set(score, number);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace detail
+
 /// What `parse_score` reads, in words.
-inline constexpr std::string_view score_syntax =
-    "last, or mean:N or max:N over the last N tokens; then any of +heads:max (the highest head instead of the mean), "
-    "+layers (summed over the layers) and +pool:W (highest of W neighbours, W odd)";
+inline std::string score_syntax() {
+  std::string text;
+  const auto append = [&text](const char* before, const ScorePart& part) {
+    text.append(before).append(part.name).append(part.name.ends_with(':') ? "N" : "");
+    text.append(" (").append(part.meaning).append(")");
+  };
+  for (const ScorePart& part : score_windows) append(text.empty() ? "" : " or ", part);
+  for (const ScorePart& part : score_options) append(&part == score_options.data() ? "; then any of +" : ", +", part);
+  return text;
+}
 
 /// Reads what `score_syntax` says, for example `mean:8+pool:5`. Throws `invalid_argument` on anything else.
 inline AttentionScore parse_score(std::string_view text) {
   AttentionScore score;
   std::string_view rest = text.data() == nullptr ? "" : text;
-  bool first = true;
-  for (std::string_view part; detail::next_part(rest, '+', part); first = false) {
-    const auto is_number = [part](std::string_view name, Index& number) {
-      return part.starts_with(name) && detail::read_number(part.substr(name.size()), number);
-    };
-    if (first && part == "last") continue;
-    if (first && is_number("mean:", score.last_queries)) continue;
-    if (first && is_number("max:", score.last_queries)) {
-      score.reduce = Reduce::max;
-    } else if (!first && part == "heads:max") {
-      score.heads = Reduce::max;
-    } else if (!first && part == "layers") {
-      score.over_layers = true;
-    } else if (first || !is_number("pool:", score.pooling)) {
-      detail::fail("score '", text, "': '", part, "' is not understood; a score is ", score_syntax);
+  std::span<const ScorePart> parts = score_windows;
+  for (std::string_view part; detail::next_part(rest, '+', part); parts = score_options) {
+    if (!detail::read_score_part(parts, part, score)) {
+      detail::fail("score '", text, "': '", part, "' is not understood; a score is ", score_syntax());
     }
   }
   score.check();
@@ -102,45 +150,53 @@ inline AttentionScore parse_score(std::string_view text) {
 
 /// What `parse_score` reads.
 inline std::string to_text(const AttentionScore& score) {
-  std::string result = "last";
-  if (score.last_queries > 1) {
-    result = (score.reduce == Reduce::max ? "max:" : "mean:") + std::to_string(score.last_queries);
+  std::string text;
+  const auto append = [&](const ScorePart& part) {
+    const Index number = part.number(score);
+    if (number == 0) return;
+    text.append(text.empty() ? "" : "+").append(part.name);
+    if (part.name.ends_with(':')) text.append(std::to_string(number));
+  };
+  for (const ScorePart& part : score_windows) {
+    if (text.empty()) append(part);
   }
-  if (score.heads == Reduce::max) result += "+heads:max";
-  if (score.over_layers) result += "+layers";
-  if (score.pooling > 1) result += "+pool:" + std::to_string(score.pooling);
-  return result;
+  for (const ScorePart& part : score_options) append(part);
+  return text;
 }
 
 /// A policy by name: what programs read, show in their help and test.
 struct NamedPolicy {
-  std::string_view prefix;      ///< before the schedule
-  std::string_view meaning;     ///< of the schedule's numbers
+  std::string_view name;        ///< the whole text; where it is empty or ends with '@', a schedule follows
+  std::string_view meaning;     ///< of the schedule's numbers, or of the name
   AnyPolicy (*make)(Schedule);  ///< the policy with a schedule
+
+  /// Whether a schedule follows the name.
+  constexpr bool has_schedule() const { return name.empty() || name.ends_with('@'); }
 };
 
-/// All policies that have a schedule.
-inline constexpr std::array<NamedPolicy, 3> named_policies = {{
+/// All policies that programs know.
+inline constexpr std::array<NamedPolicy, 4> named_policies = {{
     {"", "keep ratio of the active tokens",
      [](Schedule schedule) { return AnyPolicy(KeepRatio(std::move(schedule))); }},
     {"top-p@", "share of the scores that the kept tokens hold",
      [](Schedule schedule) { return AnyPolicy(KeepTopP(std::move(schedule))); }},
     {"static@", "keep ratio, in the first step only; nothing is revived",
      [](Schedule schedule) { return AnyPolicy(StaticPruning(std::move(schedule))); }},
+    {"paper", "keep ratio 0.7 after each 30 % of the layers", [](Schedule) { return AnyPolicy(PaperPolicy()); }},
 }};
 
-/// Reads a schedule for a model of `layers` layers with the prefix of a named policy, or `paper` for `PaperPolicy`.
-/// Throws `invalid_argument` on anything else, and for a layer that the model does not have.
+/// Reads the name of a policy, followed by a schedule for a model of `layers` layers where the policy has one. Throws
+/// `invalid_argument` on anything else, and for a layer that the model does not have.
 inline AnyPolicy parse_policy(std::string_view text, Index layers) {
-  if (text == "paper") return PaperPolicy();
   const std::size_t at = text.find('@');
   const std::string_view prefix = at == std::string_view::npos ? "" : text.substr(0, at + 1);
   std::string known;
   for (const NamedPolicy& policy : named_policies) {
-    if (policy.prefix != prefix) {
-      if (!policy.prefix.empty()) known.append(known.empty() ? "" : ", ").append(policy.prefix);
-      continue;
-    }
+    if (!policy.has_schedule() && policy.name == text) return policy.make({});
+    if (!policy.name.empty()) known.append(known.empty() ? "" : ", ").append(policy.name);
+  }
+  for (const NamedPolicy& policy : named_policies) {
+    if (!policy.has_schedule() || policy.name != prefix) continue;
     Schedule schedule = parse_schedule(text.substr(prefix.size()));
     schedule.check(layers);
     if (!prefix.empty() && schedule.points().empty()) {

@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "lazyllm/backend/operations.hpp"
-#include "lazyllm/backend/score_order.hpp"
 #include "lazyllm/engine/concepts.hpp"
 #include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/finite.hpp"
 #include "lazyllm/score/token_score.hpp"
 
 namespace lazyllm {
@@ -62,8 +62,8 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
     fail("attention scores: scale ", queries.scale, " of the queries is out of range: finite and above 0");
   }
   const auto check_stride = [](const char* name, Index stride, Index count) {  // one element needs no stride
-    const Index least = count > 1 ? 1 : 0;
-    if (stride < least) fail("attention scores: ", name, " ", stride, " is out of range, at least ", least);
+    const Index min_stride = count > 1 ? 1 : 0;
+    if (stride < min_stride) fail("attention scores: ", name, " ", stride, " is out of range, at least ", min_stride);
   };
   check_stride("row_stride of the queries", queries.row_stride, rows);
   check_stride("head_stride of the queries", queries.head_stride, queries.heads);
@@ -81,7 +81,7 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
 /// Fills the scores of `requests` with attention probabilities (eq. 1), for a window of several rows reduced over them:
 /// by the block itself where it can, else by the backend from its Q and K. Throws `invalid_argument` if query heads are
 /// no multiple of key heads, a stride is below 1, or the scale is not above 0.
-template <class Context, class Block, class Score>
+template <Backend Context, class Block, class Score>
 void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
                         std::span<const ScoreRequest<Score>> requests) {
   detail::check_scorable<Block, Context>();
@@ -101,8 +101,8 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
               part.key_limits.subspan(detail::to_size(window.first_row - part.first_row), detail::to_size(window.rows)),
           .key_view = block.key_view(plan, window.sequence),
           .keys = part.keys,
-          .heads = window.heads,
-          .reduce = window.reduce,
+          .over_heads = window.over_heads,
+          .over_rows = window.over_rows,
           .scores = scores};
     });
   }
@@ -112,11 +112,11 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
 /// from the last token, mean over the query heads. The options are applied in the order in which they are declared.
 struct AttentionScore {
   /// Over the query heads of each row. A head that looks for one thing counts as much as all others with `max`.
-  Reduce heads = Reduce::mean;
+  Reduce over_heads = Reduce::mean;
   /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Of these, the tokens
   /// take part that belong to the prompt of this step and are still active. In a decode step that is the last token.
   Index last_queries = 1;
-  Reduce reduce = Reduce::mean;  ///< over the rows of the window
+  Reduce over_rows = Reduce::mean;  ///< over the rows of the window
   /// Sum the scores of all layers that have run in this step. This ranks like the running mean: selection does not
   /// depend on a factor. Scores are then computed in every layer.
   bool over_layers = false;
@@ -135,7 +135,7 @@ struct AttentionScore {
   }
 
   /// Fills the scores of one layer; see `score_by_attention`.
-  template <class Context, class Block>
+  template <Backend Context, class Block>
   static void score(Context& context, Block& block, const LayerPlan& plan,
                     std::span<const ScoreRequest<AttentionScore>> requests) {
     score_by_attention(context, block, plan, requests);

@@ -48,22 +48,24 @@ class GgufWriter {
     decimal("attention.layer_norm_rms_epsilon", config.norm_epsilon);
     decimal("rope.freq_base", config.rope_theta);
 
-    const Index width = config.hidden_size, query_width = config.heads * config.head_dim;
+    const Index hidden_size = config.hidden_size, query_width = config.heads * config.head_dim;
     const Index kv_width = config.kv_heads * config.head_dim, inner = config.intermediate_size;
-    add("token_embd.weight", "model.embed_tokens.weight", {config.vocab, width}, GGML_TYPE_F32);
-    add("output_norm.weight", "model.norm.weight", {width}, GGML_TYPE_F32);
-    if (!config.tied_embeddings) add("output.weight", "lm_head.weight", {config.vocab, width}, model_.matrices);
+    add("token_embd.weight", "model.embed_tokens.weight", {config.vocab, hidden_size}, GGML_TYPE_F32);
+    add("output_norm.weight", "model.norm.weight", {hidden_size}, GGML_TYPE_F32);
+    if (!config.tied_embeddings) add("output.weight", "lm_head.weight", {config.vocab, hidden_size}, model_.matrices);
     for (Index l = 0; l < config.layers; ++l) {
       const std::string to = "blk." + std::to_string(l) + ".", from = "model.layers." + std::to_string(l) + ".";
-      add(to + "attn_norm.weight", from + "input_layernorm.weight", {width}, GGML_TYPE_F32);
-      add(to + "ffn_norm.weight", from + "post_attention_layernorm.weight", {width}, GGML_TYPE_F32);
-      add(to + "attn_q.weight", from + "self_attn.q_proj.weight", {query_width, width}, model_.matrices, config.heads);
-      add(to + "attn_k.weight", from + "self_attn.k_proj.weight", {kv_width, width}, model_.matrices, config.kv_heads);
-      add(to + "attn_v.weight", from + "self_attn.v_proj.weight", {kv_width, width}, model_.matrices);
-      add(to + "attn_output.weight", from + "self_attn.o_proj.weight", {width, query_width}, model_.matrices);
-      add(to + "ffn_gate.weight", from + "mlp.gate_proj.weight", {inner, width}, model_.matrices);
-      add(to + "ffn_up.weight", from + "mlp.up_proj.weight", {inner, width}, model_.matrices);
-      add(to + "ffn_down.weight", from + "mlp.down_proj.weight", {width, inner}, model_.matrices);
+      add(to + "attn_norm.weight", from + "input_layernorm.weight", {hidden_size}, GGML_TYPE_F32);
+      add(to + "ffn_norm.weight", from + "post_attention_layernorm.weight", {hidden_size}, GGML_TYPE_F32);
+      add(to + "attn_q.weight", from + "self_attn.q_proj.weight", {query_width, hidden_size}, model_.matrices,
+          config.heads);
+      add(to + "attn_k.weight", from + "self_attn.k_proj.weight", {kv_width, hidden_size}, model_.matrices,
+          config.kv_heads);
+      add(to + "attn_v.weight", from + "self_attn.v_proj.weight", {kv_width, hidden_size}, model_.matrices);
+      add(to + "attn_output.weight", from + "self_attn.o_proj.weight", {hidden_size, query_width}, model_.matrices);
+      add(to + "ffn_gate.weight", from + "mlp.gate_proj.weight", {inner, hidden_size}, model_.matrices);
+      add(to + "ffn_up.weight", from + "mlp.up_proj.weight", {inner, hidden_size}, model_.matrices);
+      add(to + "ffn_down.weight", from + "mlp.down_proj.weight", {hidden_size, inner}, model_.matrices);
       if (!config.qkv_bias) continue;
       add(to + "attn_q.bias", from + "self_attn.q_proj.bias", {query_width}, GGML_TYPE_F32, config.heads);
       add(to + "attn_k.bias", from + "self_attn.k_proj.bias", {kv_width}, GGML_TYPE_F32, config.kv_heads);

@@ -100,7 +100,7 @@ struct CheckedEngine {
   }
   CheckedEngine(const CheckedEngine&) = delete;
 
-  Index hidden_size() const { return model->shape().width; }
+  Index hidden_size() const { return model->shape().hidden_size; }
   auto& layers() { return blocks; }
   void embed(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens, lazyllm::Positions,
              lazyllm::RowsView<float> rows) {
@@ -212,7 +212,7 @@ TEST_CASE("a graph for each segment equals layer by layer") {
   LazyEngine lazy(model, room, lazyllm::make_pruner(halves()));
   CheckedEngine engine(model, room);
   lazyllm::cpu::Context context;
-  lazyllm::cpu::Sequence<float> sequence(model.shape().layers, model.shape().width);
+  lazyllm::cpu::Sequence<float> sequence(model.shape().layers, model.shape().hidden_size);
   const auto pruner = lazyllm::make_pruner(halves());
   lazyllm::Step<lazyllm::cpu::Sequence<float>, Pruner> step;
   std::vector<std::int32_t> tokens = random_tokens(600);

@@ -145,17 +145,17 @@ DeviceFloor device_floor(const ModelConfig& config, Index prompt, Index batch, c
   const Index rows = prompt * batch;
   const Index query_width = config.heads * config.head_dim;
   const Index key_value_width = 2 * config.kv_heads * config.head_dim;
-  const std::array<std::array<Index, 2>, 4> others{{{config.hidden_size, query_width},
-                                                    {query_width, config.hidden_size},
+  const std::array<std::array<Index, 2>, 3> others{{{query_width, config.hidden_size},
                                                     {config.hidden_size, 2 * config.intermediate_size},
                                                     {config.intermediate_size, config.hidden_size}}};
   lazyllm::cuda::Context context(stream);
   const Products products(context);
   // The last layer computes K and V of all rows, and all else of each sequence's last row.
-  const double key_value_ms = products.milliseconds(rows, config.hidden_size, key_value_width);
-  double layer_ms = key_value_ms;
-  double last_ms = key_value_ms + products.milliseconds(batch, config.hidden_size, config.vocab);
-  auto weights = static_cast<double>(config.hidden_size * key_value_width);
+  double layer_ms = products.milliseconds(rows, config.hidden_size, key_value_width + query_width);
+  double last_ms = products.milliseconds(rows, config.hidden_size, key_value_width) +
+                   products.milliseconds(batch, config.hidden_size, query_width) +
+                   products.milliseconds(batch, config.hidden_size, config.vocab);
+  auto weights = static_cast<double>(config.hidden_size * (key_value_width + query_width));
   for (const auto& [in, out] : others) {
     layer_ms += products.milliseconds(rows, in, out);
     last_ms += products.milliseconds(batch, in, out);

@@ -162,10 +162,13 @@ DeviceBench::~DeviceBench() = default;
 
 Index DeviceBench::weight_bytes() const {
   const ModelConfig& config = state_->model.config();
-  const auto& layer = state_->model.layer(0);
   Index weights = config.vocab * config.hidden_size;
-  for (const auto* linear : {&layer.query, &layer.key_value, &layer.output, &layer.gate_up, &layer.down}) {
-    weights += config.layers * linear->in() * linear->out();
+  for (Index i = 0; i < config.layers; ++i) {
+    const auto& layer = state_->model.layer(i);
+    for (const auto* linear : {&layer.projection, &layer.output, &layer.gate_up, &layer.down}) {
+      weights += linear->in() * linear->out();
+    }
+    if (layer.query) weights += layer.query->in() * layer.query->out();
   }
   return weights * static_cast<Index>(sizeof(T));
 }

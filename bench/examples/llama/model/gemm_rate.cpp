@@ -85,8 +85,7 @@ double seconds(Index rows, Index in, Index out, bool, int threads) {
 double gemm_rate(const ModelConfig& config, Index rows, bool bf16, int threads) {
   const Index query_width = config.heads * config.head_dim;
   const Index kv_width = config.kv_heads * config.head_dim;
-  const std::array<std::array<Index, 2>, 5> products{{{config.hidden_size, query_width},
-                                                      {config.hidden_size, 2 * kv_width},
+  const std::array<std::array<Index, 2>, 4> products{{{config.hidden_size, 2 * kv_width + query_width},
                                                       {query_width, config.hidden_size},
                                                       {config.hidden_size, 2 * config.intermediate_size},
                                                       {config.intermediate_size, config.hidden_size}}};

@@ -27,13 +27,13 @@ enum class BlockProducts {
 /// out = softmax(scale Q K^T, visible keys only) V of one sequence, with float sums, in blocks: no `[rows x keys]`
 /// matrix. `queries` and `out` are `[rows x heads * head_dim]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and
 /// V of no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size().
-/// A row's result does not depend on the threads, and on no other row but through their number: a call with at most 8
-/// query rows per key/value head (4 with AVX, 2 with SSE) sums up in another order than one with more. Within either
-/// kind a row depends on its query and the keys it sees only, bit for bit.
+/// A row's result does not depend on the threads, and on no other row but through their number: `few_rows_attention`,
+/// which takes a few rows, sums up in another order than the kernel for many. Within either kind a row depends on its
+/// query and the keys it sees only, bit for bit.
 ///
 /// Takes the context's scratch memory. It grows with the threads and the head dimension; with the number of keys only
-/// for a few rows, by one row of floats for every 512 keys. Throws `std::invalid_argument` when the shapes do not fit
-/// each other or a limit is out of range.
+/// for a few rows, by one row of floats for every 256 keys. `products` are those for many rows. Throws
+/// `std::invalid_argument` when the shapes do not fit each other or a limit is out of range.
 template <class T>
 void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,
                Positions key_limits, RowsView<const T> queries, RowsView<T> out,

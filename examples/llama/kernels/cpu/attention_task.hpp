@@ -32,6 +32,14 @@ struct AttentionTask {
   }
 };
 
+/// Throws `std::invalid_argument`, in the name of the kernel `name`, unless there is such a shape.
+inline void check_shape(const char* name, const AttentionShape& shape) {
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
+    fail(name, ": ", shape.kv_heads, " key/value heads for ", shape.heads, " heads, must divide them");
+  if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
+    fail(name, ": head_dim ", shape.head_dim, " is out of range, even and at least 2");
+}
+
 /// Throws `std::invalid_argument`, in the name of the kernel `name`, unless the rows fit the shape and each other, and
 /// the limits are in range.
 template <class T>

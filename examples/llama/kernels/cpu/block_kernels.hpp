@@ -33,9 +33,11 @@ struct BlockKernels {
   void (*weigh_rounded)(const ScoreBlock& block, std::uint16_t* weights);
   /// sums = sums * correction + added, both `[rows x width]`, where the row sees a key.
   void (*accumulate)(const ScoreBlock& block, Index width, const float* added, float* sums);
-  /// c = a b: `[rows x depth]` times `[depth x columns]`, whose rows lie `b_stride` apart. Rows and columns are
-  /// multiples of `block_step`.
+  /// c = a b: `[rows x depth]` times `[depth x columns]`, whose rows lie `b_stride` apart. Columns are a multiple of
+  /// `block_step`.
   void (*multiply)(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c);
+  /// `[rows x width]` to `[width x rows]`, both multiples of `block_step`.
+  void (*transpose)(Index rows, Index width, const float* from, float* to);
   const char* isa;
 };
 

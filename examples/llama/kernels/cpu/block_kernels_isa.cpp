@@ -23,7 +23,7 @@ constexpr int lanes = 4;
 constexpr int tile_vectors = 2;
 #endif
 constexpr int tile_rows = 4;
-static_assert(block_step % lanes == 0 && block_step % tile_rows == 0);
+static_assert(block_step % lanes == 0 && tile_rows == 4);
 
 using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
 using Words [[gnu::vector_size(lanes * sizeof(unsigned))]] = unsigned;
@@ -182,30 +182,66 @@ void accumulate(const ScoreBlock& block, Index width, const float* added, float*
   }
 }
 
-template <int vectors>
+template <int height, int vectors>
 void multiply_tile(Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c) {
-  Vector sum[tile_rows][vectors] = {};
+  Vector sum[height][vectors] = {};
   for (Index k = 0; k < depth; ++k) {
-    for (int i = 0; i < tile_rows; ++i) {
+    for (int i = 0; i < height; ++i) {
       const Vector element = all(a[i * depth + k]);
       for (int v = 0; v < vectors; ++v) sum[i][v] = fused(element, load(b + k * b_stride + v * lanes), sum[i][v]);
     }
   }
-  for (int i = 0; i < tile_rows; ++i) {
+  for (int i = 0; i < height; ++i) {
     for (int v = 0; v < vectors; ++v) store(c + i * columns + v * lanes, sum[i][v]);
   }
+}
+
+template <int vectors>
+void multiply_columns(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride,
+                      float* c) {
+  for (; rows >= tile_rows; rows -= tile_rows, a += tile_rows * depth, c += tile_rows * columns) {
+    multiply_tile<tile_rows, vectors>(depth, columns, a, b, b_stride, c);
+  }
+  if (rows == 3) multiply_tile<3, vectors>(depth, columns, a, b, b_stride, c);
+  if (rows == 2) multiply_tile<2, vectors>(depth, columns, a, b, b_stride, c);
+  if (rows == 1) multiply_tile<1, vectors>(depth, columns, a, b, b_stride, c);
 }
 
 void multiply(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c) {
   Index column = 0;
   for (; columns - column >= tile_vectors * lanes; column += tile_vectors * lanes) {
-    for (Index row = 0; row < rows; row += tile_rows) {
-      multiply_tile<tile_vectors>(depth, columns, a + row * depth, b + column, b_stride, c + row * columns + column);
-    }
+    multiply_columns<tile_vectors>(rows, depth, columns, a, b + column, b_stride, c + column);
   }
   for (; column < columns; column += lanes) {
-    for (Index row = 0; row < rows; row += tile_rows) {
-      multiply_tile<1>(depth, columns, a + row * depth, b + column, b_stride, c + row * columns + column);
+    multiply_columns<1>(rows, depth, columns, a, b + column, b_stride, c + column);
+  }
+}
+
+/// Exchanges the lanes of `a` that have `distance` in their number with those of `b` that do not.
+template <int distance, int... lane>
+void exchange(Vector& a, Vector& b, std::integer_sequence<int, lane...>) {
+  const Vector first = __builtin_shufflevector(a, b, ((lane & distance) != 0 ? lanes + lane - distance : lane)...);
+  b = __builtin_shufflevector(a, b, ((lane & distance) != 0 ? lanes + lane : lane + distance)...);
+  a = first;
+}
+
+template <int distance>
+void transpose_square(Vector (&rows)[lanes]) {
+  for (int i = 0; i < lanes; ++i) {
+    if ((i & distance) == 0) {
+      exchange<distance>(rows[i], rows[i + distance], std::make_integer_sequence<int, lanes>());
+    }
+  }
+  if constexpr (distance > 1) transpose_square<distance / 2>(rows);
+}
+
+void transpose(Index rows, Index width, const float* from, float* to) {
+  for (Index row = 0; row < rows; row += lanes) {
+    for (Index column = 0; column < width; column += lanes) {
+      Vector square[lanes];
+      for (int i = 0; i < lanes; ++i) square[i] = load(from + (row + i) * width + column);
+      transpose_square<lanes / 2>(square);
+      for (int i = 0; i < lanes; ++i) store(to + (column + i) * rows + row, square[i]);
     }
   }
 }
@@ -216,7 +252,7 @@ void multiply(Index rows, Index depth, Index columns, const float* a, const floa
 #define LAZYLLM_NAME(name) LAZYLLM_STRING(name)
 namespace isa {
 extern const BlockKernels LAZYLLM_ISA;
-const BlockKernels LAZYLLM_ISA = {weigh, weigh_rounded, accumulate, multiply, LAZYLLM_NAME(LAZYLLM_ISA)};
+const BlockKernels LAZYLLM_ISA = {weigh, weigh_rounded, accumulate, multiply, transpose, LAZYLLM_NAME(LAZYLLM_ISA)};
 }  // namespace isa
 
 }  // namespace llama

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numbers>
+#include <string_view>
 #include <type_traits>
 
 #ifdef __x86_64__
@@ -15,50 +17,149 @@
 #endif
 
 #include "examples/llama/kernels/cpu/attention_task.hpp"
+#include "examples/llama/kernels/cpu/block_kernels.hpp"
+#include "examples/llama/kernels/cpu/team.hpp"
 
 // Keys lie across the lanes for the scores, head elements for the values. A block of keys is brought into the layout of
-// the instruction that multiplies pairs of bfloat16 once, and used by all queries: the rows and the heads that share
-// the key/value head. "Query" number row * group + head, as in attention.cpp.
+// the products once, and used by all queries: the rows and the heads that share the key/value head. "Query" number
+// row * group + head, as in attention.cpp.
 //
 // Chunks of keys are separate work, each with a softmax of its own. Who finishes the last chunk of a head joins them,
 // in the order of the chunks, so that no thread waits for another before the end.
 
 namespace llama {
-
-#ifdef __x86_64__
-#define LAZYLLM_PAIRS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
-
 namespace {
 
 using Bfloat16 = Eigen::bfloat16;
 
 constexpr Index block_keys = 64;
 constexpr Index chunk_keys = 256;
-constexpr int lanes = 16;
-constexpr int columns = 4;  ///< vectors of a tile: all keys of a block, or 64 elements of a head
-constexpr int height = 6;   ///< queries of a tile
 
 /// What one chunk of keys gives one query: the values' weighted sum, and the weights' total relative to the largest
 /// score.
 struct Partial {
-  float* outputs;  // [head_dim]
+  float* outputs;  // [width]
   float& maximum;
   float& total;
-
-  static Index floats(Index head_dim) { return head_dim + lanes; }
-  Partial(float* memory, Index head_dim) : outputs(memory), maximum(memory[head_dim]), total(memory[head_dim + 1]) {}
 };
 
-/// A task with its chunks and their results.
-struct Task : AttentionTask<Bfloat16> {
+/// A task with its chunks and their results. Outputs are `width` wide, at least the head's elements.
+template <class T>
+struct Task : AttentionTask<T> {
+  Index width;
   Index chunks;
   float* partials;
 
+  static Index floats(Index width) { return width + 2; }
+
+  /// Of a chunk the outputs of all queries, then their maxima, then their totals.
   Partial partial(Index kv_head, Index query, Index chunk) const {
-    const Index number = (kv_head * query_count() + query) * chunks + chunk;
-    return {partials + number * Partial::floats(shape.head_dim), shape.head_dim};
+    const Index queries = this->query_count();
+    float* const memory = partials + (kv_head * chunks + chunk) * queries * floats(width);
+    return {memory + query * width, memory[queries * width + query], memory[queries * (width + 1) + query]};
   }
 };
+
+/// Works on one chunk of keys of one key/value head at a time, in float, by the kernels of the
+/// processor's instruction set.
+template <class T>
+class FloatChunk {
+ public:
+  static Index width(Index head_dim) { return (head_dim + block_step - 1) / block_step * block_step; }
+  /// Floats of scratch memory.
+  static Index scratch(const Task<T>& task) {
+    return 2 * block_keys * task.width + task.query_count() * (2 * task.width + block_keys + 1) +
+           task.query_count() * static_cast<Index>(sizeof(Index) / sizeof(float));
+  }
+
+  FloatChunk(const Task<T>& task, float* memory)
+      : task_(task),
+        rows_(memory),
+        keys_(rows_ + block_keys * task.width),
+        queries_(keys_ + block_keys * task.width),
+        added_(queries_ + task.query_count() * task.width),
+        scores_(added_ + task.query_count() * task.width),
+        visible_(reinterpret_cast<Index*>(scores_ + task.query_count() * block_keys)),
+        correction_(reinterpret_cast<float*>(visible_ + task.query_count())) {}
+
+  void run(Index kv_head, Index chunk) {
+    const Index first = chunk * chunk_keys, width = task_.width;
+    const Index queries = task_.query_count();
+    // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
+    Index begin = 0;
+    while (begin < queries && task_.limit(begin) <= first) ++begin;
+    const Index last = std::min<Index>(first + chunk_keys, task_.key_limits.back());
+    for (Index query = begin; query < queries; ++query) {
+      put(task_.query(kv_head, query), queries_ + query * width);
+      const Partial partial = task_.partial(kv_head, query, chunk);
+      std::fill_n(partial.outputs, width, 0.0f);
+      partial.maximum = -std::numeric_limits<float>::infinity();
+      partial.total = 0;
+    }
+    const BlockKernels& kernels = block_kernels();
+    const float scale = task_.shape.scale * std::numbers::log2e_v<float>;
+    for (Index key = first; key < last; key += block_keys) {
+      const Index count = std::min(block_keys, last - key);
+      Index query = begin;
+      while (query < queries && task_.limit(query) <= key) ++query;
+      if (query == queries) continue;
+      const Index seeing = queries - query;
+      for (Index i = 0; i < seeing; ++i) visible_[i] = std::min(block_keys, task_.limit(query + i) - key);
+      gather(task_.cache.keys, kv_head, key, count);
+      kernels.transpose(block_keys, width, rows_, keys_);
+      const Partial partial = task_.partial(kv_head, query, chunk);
+      const ScoreBlock block{.rows = seeing,
+                             .keys = block_keys,
+                             .scores = scores_,
+                             .visible = visible_,
+                             .scale = scale,
+                             .maximum = &partial.maximum,
+                             .total = &partial.total,
+                             .correction = correction_};
+      kernels.multiply(seeing, width, block_keys, queries_ + query * width, keys_, block_keys, scores_);
+      kernels.weigh(block);
+      gather(task_.cache.values, kv_head, key, count);
+      kernels.multiply(seeing, block_keys, width, scores_, rows_, width, added_);
+      kernels.accumulate(block, width, added_, partial.outputs);
+    }
+    // The kernels' maxima are of scaled scores.
+    for (Index query = begin; query < queries; ++query) task_.partial(kv_head, query, chunk).maximum /= scale;
+  }
+
+ private:
+  /// A head's elements, zeros behind them.
+  void put(const T* from, float* to) const {
+    widen(from, task_.shape.head_dim, to);
+    std::fill(to + task_.shape.head_dim, to + task_.width, 0.0f);
+  }
+
+  /// `count` keys' rows of the cache from key number `key` on, zeros behind them.
+  void gather(const T* cache, Index kv_head, Index key, Index count) const {
+    constexpr Index ahead = 8, line = 64 / static_cast<Index>(sizeof(T));
+    for (Index i = 0; i < count; ++i) {
+      const T* const later = cache + task_.offset(kv_head, key + std::min(i + ahead, count - 1));
+      for (Index k = 0; k < task_.shape.head_dim; k += line) __builtin_prefetch(later + k);
+      put(cache + task_.offset(kv_head, key + i), rows_ + i * task_.width);
+    }
+    std::fill(rows_ + count * task_.width, rows_ + block_keys * task_.width, 0.0f);
+  }
+
+  const Task<T>& task_;
+  float* rows_;     // [block_keys x width]
+  float* keys_;     // [width x block_keys]
+  float* queries_;  // [queries x width]
+  float* added_;    // [queries x width]
+  float* scores_;   // [queries x block_keys]
+  Index* visible_;  // [queries]
+  float* correction_;
+};
+
+#ifdef __x86_64__
+#define LAZYLLM_PAIRS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
+
+constexpr int lanes = 16;
+constexpr int columns = 4;  ///< vectors of a tile: all keys of a block, or 64 elements of a head
+constexpr int height = 6;   ///< queries of a tile
 
 /// e^x for x <= 0, within 2e-7 of it.
 LAZYLLM_PAIRS inline __m512 exponential(__m512 x) {
@@ -81,13 +182,13 @@ LAZYLLM_PAIRS inline __m512bh broadcast(const void* pair) {
 
 LAZYLLM_PAIRS inline __m512bh load(const void* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
-/// The work of one thread on one chunk of keys of one key/value head at a time.
-class Chunk {
+/// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64.
+class PairChunk {
  public:
-  /// Floats of scratch memory.
-  static Index scratch(Index head_dim) { return block_keys * head_dim; }
+  static Index width(Index head_dim) { return head_dim; }
+  static Index scratch(const Task<Bfloat16>& task) { return block_keys * task.width; }
 
-  Chunk(const Task& task, float* memory)
+  PairChunk(const Task<Bfloat16>& task, float* memory)
       : task_(task),
         head_dim_(task.shape.head_dim),
         keys_(reinterpret_cast<std::uint32_t*>(memory)),
@@ -264,71 +365,66 @@ class Chunk {
     return correction;
   }
 
-  const Task& task_;
+  const Task<Bfloat16>& task_;
   Index head_dim_;
   std::uint32_t* keys_;    // [head_dim / 2 x block_keys] pairs
   std::uint32_t* values_;  // [block_keys / 2 x head_dim] pairs
 };
 
-void join(const Task& task, Index kv_head, Index query) {
+bool has_pairs(const AttentionShape& shape) {
+  static const bool pairs = std::string_view(block_kernels().isa) == "avx512_bf16";
+  return pairs && shape.head_dim % (columns * lanes) == 0;
+}
+#endif
+
+template <class T>
+void join(const Task<T>& task, Index kv_head, Index query) {
   using Line = Eigen::Map<Eigen::ArrayXf>;
   join_chunks<Line>(task, chunk_keys, kv_head, query, [&](Index chunk) { return task.partial(kv_head, query, chunk); });
 }
 
-void run(lazyllm::cpu::Context& context, Task& task) {
+template <class Chunk, class T>
+void run(lazyllm::cpu::Context& context, Task<T>& task) {
   const int threads = context.threads();
-  const Index head_dim = task.shape.head_dim, heads = task.shape.kv_heads, queries = task.query_count();
-  const Index partials = heads * queries * task.chunks * Partial::floats(head_dim);
-  float* const memory = context.scratch(partials + threads * Chunk::scratch(head_dim)).data();
+  const Index heads = task.shape.kv_heads, queries = task.query_count();
+  task.width = Chunk::width(task.shape.head_dim);
+  task.chunks = (task.key_limits.back() - 1) / chunk_keys + 1;
+  const auto round_up = [](Index count) { return (count + 15) / 16 * 16; };
+  const Index partials = round_up(heads * queries * task.chunks * Task<T>::floats(task.width));
+  const Index scratch = round_up(Chunk::scratch(task));
+  float* const memory = context.scratch(partials + threads * scratch).data();
   task.partials = memory;
   std::unique_ptr<std::atomic<Index>[]> left(new std::atomic<Index>[static_cast<std::size_t>(heads)]);
   for (Index head = 0; head < heads; ++head) left[static_cast<std::size_t>(head)] = task.chunks;
-  std::atomic<Index> thread_count = 0;
-#pragma omp parallel num_threads(threads)
-  {
-    Chunk work(task, memory + partials + thread_count++ * Chunk::scratch(head_dim));
-#pragma omp for schedule(dynamic) nowait
-    for (Index i = 0; i < heads * task.chunks; ++i) {
-      const Index head = i / task.chunks;
-      work.run(head, i % task.chunks);
-      if (--left[static_cast<std::size_t>(head)] == 0) {
-        for (Index query = 0; query < queries; ++query) join(task, head, query);
-      }
+  share_parts(threads, heads * task.chunks, 1, [&](Index part, Index, int worker) {
+    const Index head = part / task.chunks;
+    Chunk(task, memory + partials + worker * scratch).run(head, part % task.chunks);
+    if (--left[static_cast<std::size_t>(head)] == 0) {
+      for (Index query = 0; query < queries; ++query) join(task, head, query);
     }
-  }
+  });
 }
 
 }  // namespace
 
-bool has_few_rows_attention(const AttentionShape& shape) {
-  static const bool pairs = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return pairs && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0 &&
-         shape.head_dim % (columns * lanes) == 0;
-}
-
-void few_rows_attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<Bfloat16>& cache,
-                        Positions keys, Positions key_limits, RowsView<const Bfloat16> queries,
-                        RowsView<Bfloat16> out) {
-  if (!has_few_rows_attention(shape))
-    fail("few_rows_attention: ", shape.heads, " heads, ", shape.kv_heads, " of them key/value heads, of ",
-         shape.head_dim, ": this processor has no kernel for them");
-  if (queries.rows == 0) return;
-  Task task{{shape, queries, cache, keys, key_limits, out}, 0, nullptr};
+template <class T>
+void few_rows_attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache,
+                        Positions keys, Positions key_limits, RowsView<const T> queries, RowsView<T> out) {
+  check_shape("few_rows_attention", shape);
+  Task<T> task{{shape, queries, cache, keys, key_limits, out}, 0, 0, nullptr};
   check_rows("few_rows_attention", task);
-  task.chunks = (key_limits.back() - 1) / chunk_keys + 1;
-  run(context, task);
-}
-
-#else
-
-bool has_few_rows_attention(const AttentionShape&) { return false; }
-
-void few_rows_attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<Eigen::bfloat16>&, Positions,
-                        Positions, RowsView<const Eigen::bfloat16>, RowsView<Eigen::bfloat16>) {
-  fail("few_rows_attention: this processor has no kernel for it");
-}
-
+  if (queries.rows == 0) return;
+#ifdef __x86_64__
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    if (has_pairs(shape)) return run<PairChunk>(context, task);
+  }
 #endif
+  run<FloatChunk<T>>(context, task);
+}
+
+template void few_rows_attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<float>&, Positions,
+                                 Positions, RowsView<const float>, RowsView<float>);
+template void few_rows_attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<Bfloat16>&, Positions,
+                                 Positions, RowsView<const Bfloat16>, RowsView<Bfloat16>);
 
 }  // namespace llama

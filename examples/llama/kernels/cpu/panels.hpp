@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/kernels/cpu/team.hpp"
 
 /// \file
 /// Products of a few rows, which take the time of reading the weights: each weight is read once for all rows.
@@ -72,25 +73,16 @@ PanelKernel panel_kernel_avx2();
 /// `sums` `[rows x 64]` begin with those of output `first`.
 template <class T, class Finish>
 void multiply_few_rows(PanelKernel kernel, const Panels<T>& weights, const std::byte* x, Index x_stride, Index rows,
-                       [[maybe_unused]] int threads, const Finish& finish) {
+                       int threads, const Finish& finish) {
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
   // Half panels, so that a few panels are shared out evenly.
   constexpr Index half = Panels<T>::width / 2;
   const Index halves = (weights.out + half - 1) / half;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
+  share_parts(threads, halves, 2, [&](Index begin, Index end, int) {
     alignas(64) Sum sums[few_product_rows * Panels<T>::width];
-#pragma omp for schedule(static) nowait
-    for (Index part = 0; part < threads; ++part) {
-      const Index end = halves * (part + 1) / threads;
-      for (Index at = halves * part / threads; at < end;) {
-        const Index first = at % 2 * half, count = first == 0 && at + 1 < end ? 2 * half : half;
-        kernel(weights.panel(at / 2), weights.groups(), x, x_stride, rows, first, count, sums);
-        finish(at * half, std::min(count, weights.out - at * half), sums);
-        at += count / half;
-      }
-    }
-  }
+    kernel(weights.panel(begin / 2), weights.groups(), x, x_stride, rows, begin % 2 * half, (end - begin) * half, sums);
+    finish(begin * half, std::min((end - begin) * half, weights.out - begin * half), sums);
+  });
 }
 
 }  // namespace llama

@@ -38,17 +38,17 @@ Lanes load(const T* from) {
 
 /// a . b in float. The lanes have a fixed number and order, so that the bits do not depend on where a and b lie.
 template <class T>
-float dot(const float* a, const T* b, Index width) {
+float dot(const float* a, const T* b, Index head_dim) {
   constexpr Index size = Lanes::SizeAtCompileTime;
   Lanes even = Lanes::Zero();
   Lanes odd = Lanes::Zero();
   Index j = 0;
-  for (; j + 2 * size <= width; j += 2 * size) {
+  for (; j + 2 * size <= head_dim; j += 2 * size) {
     even += load(a + j) * load(b + j);
     odd += load(a + j + size) * load(b + j + size);
   }
   float sum = (even + odd).sum();
-  for (; j < width; ++j) sum += a[j] * to_float(b[j]);
+  for (; j < head_dim; ++j) sum += a[j] * to_float(b[j]);
   return sum;
 }
 
@@ -66,8 +66,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   const std::span<const Position> limits = task.limits;
   const Positions keys = task.keys;
   const Keys& key_view = task.key_view;
-  const Reduce over_heads = task.heads;
-  const Reduce reduce = task.reduce;
+  const Reduce over_heads = task.over_heads;
+  const Reduce over_rows = task.over_rows;
   const std::span<float> scores = task.scores;
   const Index count = std::ssize(keys);
   const Index heads = queries.heads;
@@ -110,7 +110,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       }
     });
     finite &= std::find(factors, factors + heads, 0.0F) == factors + heads;
-    const float share = reduce == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
+    const float share = over_rows == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
     context.for_chunks(count, grain, [&](Index first, Index last) {
       // Plain loops: every element takes the same steps, whether a compiler vectorises it or not.
       float probability[grain] = {};
@@ -126,8 +126,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       float* const score = scores.data() + first;
       if (r == 0) std::fill_n(score, last - first, 0.0F);
       for (Index i = 0; i < last - first; ++i) {
-        score[i] = reduce == Reduce::mean ? score[i] + share * probability[i]
-                                          : lazyllm::detail::higher(score[i], probability[i]);
+        score[i] = over_rows == Reduce::mean ? score[i] + share * probability[i]
+                                             : lazyllm::detail::higher(score[i], probability[i]);
       }
     });
   }
@@ -148,24 +148,24 @@ inline void pool_scores(Context& context, std::span<const PoolTask> tasks) {
   for (const PoolTask& task : tasks) {
     if (task.scores.empty()) continue;
     const Index count = std::ssize(task.scores);
-    const Index width = std::min(task.width, 2 * count - 1);
+    const Index pooling = std::min(task.pooling, 2 * count - 1);
     // Entry i becomes the highest of the `span` sort keys from i on, the span doubling. Scores that are not finite and
     // places outside have the lowest key.
-    const std::span<std::uint32_t> highest = context.scratch<std::uint32_t>(count + width - 1);
+    const std::span<std::uint32_t> highest = context.scratch<std::uint32_t>(count + pooling - 1);
     std::ranges::fill(highest, 0U);
     for (Index i = 0; i < count; ++i) {
       const float score = task.scores[lazyllm::detail::to_size(i)];
       if (!lazyllm::detail::is_finite(score)) continue;
-      highest[lazyllm::detail::to_size(i + width / 2)] = lazyllm::detail::sort_key(score);
+      highest[lazyllm::detail::to_size(i + pooling / 2)] = lazyllm::detail::sort_key(score);
     }
     Index span = 1;
-    for (; 2 * span <= width; span *= 2) {
+    for (; 2 * span <= pooling; span *= 2) {
       const std::uint32_t* const ahead = highest.data() + span;
       for (Index i = 0; i < std::ssize(highest) - span; ++i) {
         highest[lazyllm::detail::to_size(i)] = std::max(highest[lazyllm::detail::to_size(i)], ahead[i]);
       }
     }
-    const std::uint32_t* const ahead = highest.data() + width - span;
+    const std::uint32_t* const ahead = highest.data() + pooling - span;
     for (std::size_t i = 0; i < task.scores.size(); ++i) {
       const float score = task.scores[i];
       const float pooled = lazyllm::detail::score_of(std::max(highest[i], ahead[i]));

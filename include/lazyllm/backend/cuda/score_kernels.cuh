@@ -87,8 +87,8 @@ struct DeviceScoreTask {
   int part_count;
   int first_part_block;
   int first_key_block;
-  Reduce heads;
-  Reduce reduce;
+  Reduce over_heads;
+  Reduce over_rows;
 };
 
 /// The rows [first, first + count) of each sequence, which one launch does. A sequence may have fewer.
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
   const int queries = range.of(task.rows) * group;
   const int first = part * task.keys_per_part;
   const int count = task.count - first < task.keys_per_part ? task.count - first : task.keys_per_part;
-  const auto width = static_cast<int>(all_queries.head_dim);
+  const auto head_dim = static_cast<int>(all_queries.head_dim);
   const int step = threads() / lanes * keys_per_group;
   // With a tile of 1 there is one query at most.
   const auto row_of = [&](int query) { return tile == 1 ? 0 : query / group; };
@@ -157,13 +157,13 @@ __global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
         query[q] = all_queries.query(task.first_row + range.first + row_of(number), head_of(number));
       }
       float dot[tile][keys_per_group] = {};
-      for (int at = thread() % lanes * chunk; at < width; at += lanes * chunk) {
+      for (int at = thread() % lanes * chunk; at < head_dim; at += lanes * chunk) {
         Chunk<Key> elements[keys_per_group];
 #pragma unroll
-        for (int k = 0; k < keys_per_group; ++k) elements[k] = load_chunk(key[k] + at, width - at);
+        for (int k = 0; k < keys_per_group; ++k) elements[k] = load_chunk(key[k] + at, head_dim - at);
 #pragma unroll
         for (int q = 0; q < tile; ++q) {
-          const Chunk<T> factors = load_chunk(query[q] + at, width - at);
+          const Chunk<T> factors = load_chunk(query[q] + at, head_dim - at);
 #pragma unroll
           for (int k = 0; k < keys_per_group; ++k) {
 #pragma unroll
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(max_block_threads)
   const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_key_block, block);
   const int rows = range.of(task.rows);
   const int key = (block - task.first_key_block) * threads() + thread();
-  const bool mean_over_heads = task.heads == Reduce::mean;
+  const bool mean_over_heads = task.over_heads == Reduce::mean;
   const float head_count = mean_over_heads ? static_cast<float>(heads) : 1;
   const float share = 1 / static_cast<float>(task.rows);
   float score = range.first == 0 || key >= task.count ? 0 : task.scores[key];
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(max_block_threads)
       }
       __syncthreads();
     }
-    score = task.reduce == Reduce::mean ? score + probability * share : lazyllm::detail::higher(score, probability);
+    score = task.over_rows == Reduce::mean ? score + probability * share : lazyllm::detail::higher(score, probability);
   }
   if (key < task.count && rows > 0) task.scores[key] = score;
 }

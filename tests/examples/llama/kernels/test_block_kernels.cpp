@@ -118,17 +118,31 @@ TEST_CASE("products of blocks, the obvious way, by each instruction set") {
     const auto a = random_matrix<float>(rows, depth, 4, 1), b = random_matrix<float>(depth, stride, 5, 1);
     for (const BlockKernels* const kernels : usable_block_kernels()) {
       CAPTURE(kernels->isa);
-      Matrix<float> c(rows, columns, NAN);
-      kernels->multiply(rows, depth, columns, a.values.data(), b.values.data(), stride, c.values.data());
-      for (Index row = 0; row < rows; ++row) {
-        for (Index column = 0; column < columns; ++column) {
-          double expected = 0;
-          for (Index k = 0; k < depth; ++k) {
-            expected += static_cast<double>(a(row, k)) * static_cast<double>(b(k, column));
+      for (const Index height : {rows, Index{7}, Index{2}, Index{1}}) {
+        Matrix<float> c(rows, columns, NAN);
+        kernels->multiply(height, depth, columns, a.values.data(), b.values.data(), stride, c.values.data());
+        for (Index row = 0; row < height; ++row) {
+          for (Index column = 0; column < columns; ++column) {
+            double expected = 0;
+            for (Index k = 0; k < depth; ++k) {
+              expected += static_cast<double>(a(row, k)) * static_cast<double>(b(k, column));
+            }
+            CHECK(c(row, column) == doctest::Approx(expected).epsilon(1e-4));
           }
-          CHECK(c(row, column) == doctest::Approx(expected).epsilon(1e-4));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("rows become columns, by each instruction set") {
+  const auto from = random_matrix<float>(32, 48, 6, 1);
+  for (const BlockKernels* const kernels : usable_block_kernels()) {
+    CAPTURE(kernels->isa);
+    Matrix<float> to(48, 32, NAN);
+    kernels->transpose(32, 48, from.values.data(), to.values.data());
+    for (Index row = 0; row < 32; ++row) {
+      for (Index column = 0; column < 48; ++column) CHECK(to(column, row) == from(row, column));
     }
   }
 }

@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "bench/support.hpp"
+#include "lazyllm/lazyllm.hpp"
+
+// Scores of a batch pooled over 15 tokens, and half of the tokens of each sequence kept. The block copies its scores
+// from a table.
+
+namespace lazyllm::bench {
+namespace {
+
+using Pruner = TokenPruner<KeepAll>;
+using Request = PruneRequest<Pruner>;
+
+struct Block {
+  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> out) {
+    std::copy_n(scores.begin() + plan.key_indptr()[static_cast<std::size_t>(window.sequence)], out.size(), out.begin());
+  }
+
+  std::vector<float> scores;
+};
+
+struct Problem {
+  Problem(Index sequences, Index tokens) : block{random_values<float>(sequences * tokens)} {
+    const std::vector<PlanBuilder::Extent> extents(static_cast<std::size_t>(sequences), {.new_tokens = tokens});
+    builder.start(extents);
+    for (Index s = 0; s < sequences; ++s) {
+      requests.push_back({.pruner = &pruner,
+                          .sequence = s,
+                          .new_tokens = tokens,
+                          .selection = {.kind = Selection::Kind::top_k, .k = tokens / 2}});
+    }
+  }
+
+  void prune() {
+    const LayerPlan plan = builder.layer(0, 2);
+    batch.score(context, block, plan, std::span<const Request>(requests));
+    batch.prune(context, plan, std::span<const Request>(requests), [](Index, Position) { return false; });
+    benchmark::DoNotOptimize(batch.kept(0).data());
+  }
+
+  cpu::Context context;
+  Block block;
+  PlanBuilder builder;
+  Pruner pruner{KeepAll(), {.pooling = 15}};
+  std::vector<Request> requests;
+  BatchPruner<cpu::Context, Pruner> batch;
+};
+
+void prune(benchmark::State& state) {
+  Problem problem(state.range(0), state.range(1));
+  for (auto _ : state) problem.prune();
+}
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"sequences", "tokens"})->ArgsProduct({{1, 8}, token_counts})->UseRealTime();
+}
+
+BENCHMARK(prune)->Apply(sizes);
+
+}  // namespace
+}  // namespace lazyllm::bench
