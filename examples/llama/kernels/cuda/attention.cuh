@@ -40,7 +40,8 @@ bool attention_of_prompts(lazyllm::cuda::Context& context, const DevicePlan<T>& 
                                 .kv_head_stride = prompt.cache.head_stride,
                                 .scale = shape.scale};
     const Index first = layer * prompt.cache.layer_stride;
-    if (!cudnn.run(context, problem, queries.row(prompt.first_row), prompt.cache.keys + first,
+    const auto workspace = [&](Index bytes) { return context.workspace(bytes); };
+    if (!cudnn.run(context.stream(), workspace, problem, queries.row(prompt.first_row), prompt.cache.keys + first,
                    prompt.cache.values + first, out.row(prompt.first_row))) {
       return false;
     }

@@ -288,8 +288,9 @@ CausalAttention::CausalAttention() : state_(std::make_unique<State>()) {
 }
 CausalAttention::~CausalAttention() = default;
 
-bool CausalAttention::run(lazyllm::cuda::Context& context, const CausalProblem& problem, const void* queries,
-                          const void* keys, const void* values, void* out) {
+bool CausalAttention::run(cudaStream_t stream, const std::function<std::byte*(Index)>& workspace,
+                          const CausalProblem& problem, const void* queries, const void* keys, const void* values,
+                          void* out) {
   constexpr std::size_t most_plans = 256;
   auto found = state_->plans.find(problem);
   if (found == state_->plans.end()) {
@@ -306,9 +307,9 @@ bool CausalAttention::run(lazyllm::cuda::Context& context, const CausalProblem& 
   pack.set<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, {const_cast<void*>(queries), const_cast<void*>(keys),
                                                           const_cast<void*>(values), out, &scale, &lowest});
   pack.set<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                  {plan.workspace == 0 ? nullptr : static_cast<void*>(context.workspace(plan.workspace))});
+                  {plan.workspace == 0 ? nullptr : static_cast<void*>(workspace(plan.workspace))});
   pack.finalize();
-  check(cudnnSetStream(state_->handle, context.stream()), "cudnnSetStream");
+  check(cudnnSetStream(state_->handle, stream), "cudnnSetStream");
   check(cudnnBackendExecute(state_->handle, plan.execution->get(), pack.get()), "cudnnBackendExecute");
   return true;
 }

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <library_types.h>
 
 #include <compare>
-#include <lazyllm/backend/cuda/context.hpp>
+#include <cstddef>
+#include <functional>
+#include <lazyllm/core.hpp>
 #include <memory>
 #include <string>
 
@@ -38,10 +41,11 @@ class CausalAttention {
   CausalAttention& operator=(const CausalAttention&) = delete;
   ~CausalAttention();
 
-  /// Enqueues the attention, with scratch memory of the context. Returns false, and enqueues nothing, if cuDNN has no
-  /// kernel for the problem. Addresses are multiples of 16 bytes. Throws `lazyllm::cuda_error` if a call fails.
-  bool run(lazyllm::cuda::Context& context, const CausalProblem& problem, const void* queries, const void* keys,
-           const void* values, void* out);
+  /// Enqueues the attention on `stream`. Returns false, and enqueues nothing, if cuDNN has no kernel for the problem.
+  /// Addresses are multiples of 16 bytes; `workspace(bytes)` is scratch memory of the device. Throws
+  /// `lazyllm::cuda_error` if a call fails.
+  bool run(cudaStream_t stream, const std::function<std::byte*(Index)>& workspace, const CausalProblem& problem,
+           const void* queries, const void* keys, const void* values, void* out);
 
   /// Whether cuDNN has a kernel for a device that need not be there, described as its device properties in JSON, and
   /// can compile it. Throws `lazyllm::cuda_error` if a call fails.
