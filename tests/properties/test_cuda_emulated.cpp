@@ -361,9 +361,9 @@ TEST_CASE(
 TEST_CASE("cuda: between the two parts of advance there is no plan") {
   auto context = CudaMemory::make_context();
   BusyEngine<ScoredBlock> engine(context, 1, KeepRatio(two_points));
-  CHECK_THROWS_AS(engine.step.end_advance(context), logic_error);
+  CHECK_THROWS_AS(engine.step.end_advance(), logic_error);
   engine.begin(40);
-  CHECK_THROWS_WITH_AS(engine.step.end_advance(context), "lazyllm: Step::end_advance: begin_advance must come first",
+  CHECK_THROWS_WITH_AS(engine.step.end_advance(), "lazyllm: Step::end_advance: begin_advance must come first",
                        logic_error);
   for (std::size_t layer = 0; layer < 5; ++layer) {
     engine.step.begin_advance(context, engine.layers[layer].attention());
@@ -372,11 +372,11 @@ TEST_CASE("cuda: between the two parts of advance there is no plan") {
     CHECK_THROWS_AS(engine.step.begin_advance(context, engine.layers[layer].attention()), logic_error);
     if (layer == 2) {
       engine.step.abort();  // while the selection is under way
-      CHECK_THROWS_AS(engine.step.end_advance(context), logic_error);
+      CHECK_THROWS_AS(engine.step.end_advance(), logic_error);
       CHECK(engine.sequences.front().length() == 0);
       break;
     }
-    engine.step.end_advance(context);
+    engine.step.end_advance();
   }
   engine.run(40);
   CHECK(engine.sequences.front().length() == 40);

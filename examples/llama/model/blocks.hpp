@@ -91,8 +91,7 @@ struct BlockResources {
   /// Appends to `key` the addresses and sizes of what the blocks work with. For devices with graphs.
   void identify(Context& context, std::vector<std::uint64_t>& key) const {
     plan.identify(key);
-    for (const Buffer* buffer :
-         {&normed, &queries, &key_values, &mixed, &gate_up, &gated, &last_normed, &last_hidden}) {
+    for (const Buffer* buffer : {&normed, &projected, &queries, &mixed, &gate_up, &gated, &last_normed, &last_hidden}) {
       key.push_back(reinterpret_cast<std::uintptr_t>(buffer->rows().data));
     }
     key.push_back(reinterpret_cast<std::uintptr_t>(context.workspace(0)));

@@ -41,7 +41,7 @@ class LazyDecoderLayer {
         if (plan.rows() > 0) attention_.attend(context, plan, step.hidden());
         step.begin_advance(context, attention_);
         if (step.hidden().rows > 0) feed_forward_.feed_forward(context, step.hidden());
-        step.end_advance(context);
+        step.end_advance();
       });
     }
   }

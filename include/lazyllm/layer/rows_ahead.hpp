@@ -56,14 +56,14 @@ class RowsAhead {
   }
 
   /// Makes the listed rows the running batch.
-  template <class Context, class Pruner, class T>
+  template <SelectsAhead Context, class Pruner, class T>
   void move(Context& context, Pruner& pruner, HiddenRows<Context, T>& hidden) {
     pruner.copy_kept(context, RowsView<const T>(hidden.rows()), hidden.next(context, rows_), sequences_);
     hidden.swap(rows_);
   }
 
   /// Takes the rows of sequences that have left since out of the batch, and forgets the list.
-  template <class Context, class T, class Member>
+  template <Backend Context, class T, class Member>
   void end(Context& context, HiddenRows<Context, T>& hidden, const std::vector<Member>& members) {
     from_.clear();
     to_.clear();

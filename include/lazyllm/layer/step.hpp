@@ -163,7 +163,7 @@ class Step {
   template <class Block>
   void advance(context_type& context, Block& block) {
     begin_advance(context, block);
-    end_advance(context);
+    end_advance();
   }
 
   /// The first part of `advance`: `hidden` is the rows that go on, and the feed-forward may run. On CUDA, where their
@@ -186,11 +186,11 @@ class Step {
   }
 
   /// The rest of `advance`, without which there is no next plan. An entry with a score that is not a finite number may
-  /// end here; then its rows leave the batch.
-  void end_advance(context_type& context) {
+  /// end here; then its rows leave the batch. Throws `logic_error` unless `begin_advance` came last.
+  void end_advance() {
     if (!running() || !advances_) detail::fail<logic_error>("Step::end_advance: begin_advance must come first");
     advances_ = false;
-    if (batch_.changes()) end_change(context, plan());
+    if (batch_.changes()) end_change(*context_, plan());
     if (layer_ + 1 < layers_) stats_.layers[detail::to_size(layer_)].kept = batch_.plan().key_count();
     if (++layer_ < layers_) begin_layer();
   }
@@ -275,7 +275,7 @@ class Step {
   std::vector<Index> output_targets_;
   std::vector<Index> output_indptr_;
   StepStats stats_;
-  const context_type* context_ = nullptr;  // of the running step
+  context_type* context_ = nullptr;  // of the running step
   Index layers_ = 0;
   Index layer_ = 0;             // layers that have run
   Index change_ = 0;            // layers that have run when the batch changes next

@@ -94,6 +94,8 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
   host_key_limits_.clear();
   host_keys_.clear();
   host_extents_.clear();
+  prompts_.clear();
+  bool prompts_only = !lists_.outputs_only;
   for (Work* work : {&many_work_, &few_work_}) {
     work->tiles.clear();
     work->joins.clear();
@@ -113,8 +115,13 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     host_query_positions_.insert(host_query_positions_.end(), positions.begin(), positions.end());
     host_key_limits_.insert(host_key_limits_.end(), limits.begin(), limits.end());
     if (listed) host_keys_.insert(host_keys_.end(), part.keys.begin(), part.keys.end());
-    if (rows > 0) cut(sequence, limits);
+    if (rows == 0) continue;
+    cut(sequence, limits);
+    const KvView<T>& cache = caches[static_cast<std::size_t>(s)];
+    prompts_only &= part.mask == lazyllm::Mask::causal && !listed && cache.page_table == nullptr;
+    prompts_.push_back({host_extents_.back().first_row, host_extents_.back().rows, cache});
   }
+  if (!prompts_only) prompts_.clear();
   for (Work* work : {&many_work_, &few_work_}) {
     std::ranges::sort(work->tiles, std::greater<>(), [](const Tile& tile) { return tile.last_key - tile.first_key; });
   }

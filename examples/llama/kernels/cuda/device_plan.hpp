@@ -53,6 +53,13 @@ class DevicePlan {
     Index part_count = 0;
   };
 
+  /// A sequence all of whose tokens are rows, K and V of which lie in one piece, on the host.
+  struct Prompt {
+    Index first_row;  ///< of the queries
+    Index rows;
+    KvView<T> cache;
+  };
+
   /// Throws `std::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
   explicit DevicePlan(const AttentionShape& shape);
 
@@ -76,6 +83,9 @@ class DevicePlan {
   const Position* keys() const { return keys_; }                        ///< of the sequences that need a list
   const Extent* extents() const { return extents_; }                    ///< `[sequences]`
   const KvView<T>* caches() const { return caches_; }                   ///< `[sequences]`
+
+  /// The sequences with rows, if each is such a prompt and no query is left out; else none.
+  std::span<const Prompt> prompts() const { return prompts_; }
 
   /// Appends to `key` all that decides which kernels run with which arguments for this plan: sizes and addresses. What
   /// the lists hold does not.
@@ -119,6 +129,7 @@ class DevicePlan {
   std::vector<Position> host_query_positions_, host_key_limits_, host_keys_;
   std::vector<Extent> host_extents_;
   Work many_work_, few_work_;
+  std::vector<Prompt> prompts_;
   Lists lists_;
   bool uploaded_ = false;
   // On the device.
