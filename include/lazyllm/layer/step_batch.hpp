@@ -91,8 +91,8 @@ class StepBatch {
   /// Begins to prune after `plan`'s layer. Returns whether the rows that go on are the running batch already.
   bool begin_change(context_type& context, const LayerPlan& plan, Depth depth,
                     HiddenRows<context_type, value_type>& hidden) {
-    pruner_.begin(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
-                  [&](Index s, Position position) { return member(s).pruned_here(position, depth); });
+    pruner_.begin_prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
+                        [&](Index s, Position position) { return member(s).pruned_here(position, depth); });
     if constexpr (SelectsAhead<context_type>) {
       if (ahead_.list(plan, depth, members_, requests_, pruner_)) ahead_.move(context, pruner_, hidden);
     }
@@ -105,7 +105,7 @@ class StepBatch {
   /// Makes the next layer's batch the running one. Returns the number of revived rows.
   Index end_change(context_type& context, const LayerPlan& plan, Depth depth,
                    HiddenRows<context_type, value_type>& hidden) {
-    pruner_.end(context);
+    pruner_.end_prune(context);
     transition_.start(depth);
     for (Index s = 0; s < plan.sequences(); ++s) change_sequence(context, plan, s, depth);
     if (changes()) {

@@ -79,11 +79,19 @@ class BatchPruner {
     }
   }
 
-  /// Begins to select by the scores of the last `score`, for the requests that rank. `parked_here(sequence, position)`
-  /// says whether a token would be revived.
+  /// Selects by the scores of the last `score`, for the requests that rank. `parked_here(sequence, position)` says
+  /// whether a token would be revived. The answers are those of `kept` and `bad`.
   template <class ParkedHere>
-  void begin(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
+  void prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
              const ParkedHere& parked_here) {
+    begin_prune(context, plan, requests, parked_here);
+    end_prune(context);
+  }
+
+  /// The first part of `prune`: a backend that selects ahead is not waited for.
+  template <class ParkedHere>
+  void begin_prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
+                   const ParkedHere& parked_here) {
     keys_.clear();  // a step that was given up may have left some
     targets_.clear();
     sums_change_ = false;
@@ -121,21 +129,21 @@ class BatchPruner {
     }
   }
 
-  /// How many tokens request `i`, which ranks, keeps; -1 where that is known at the end only. After `begin`, for
-  /// backends that select ahead.
+  /// How many tokens request `i`, which ranks, keeps; -1 where that is known at the end only. After
+  /// `begin_prune`, for backends that select ahead.
   Index count(std::size_t i) const { return selection_.count(task(i)); }
 
   /// The number of the selection's task for request `i`, which ranks.
   Index task(std::size_t i) const { return static_cast<Index>(kept_of_[i]); }
 
-  /// After `begin`, copies kept rows as `rows` says; see `SelectsAhead`.
+  /// After `begin_prune`, copies kept rows as `rows` says; see `SelectsAhead`.
   template <class T>
   void copy_kept(Context& context, RowsView<const T> source, RowsView<T> target, std::span<const KeptRows> rows) {
     copy_kept_rows(context, selection_, source, target, rows);
   }
 
-  /// Ends the selection: the answers are those of `kept` and `bad`.
-  void end(Context& context) {
+  /// The rest of `prune`.
+  void end_prune(Context& context) {
     if constexpr (SelectsAhead<Context>) {
       if (!tasks_.empty()) end_selection(context, selection_, kept_);
     }
@@ -147,7 +155,8 @@ class BatchPruner {
   /// The index of the first score of request `i` that is not finite, or -1.
   Index bad(std::size_t i) const { return kept_of_[i] == no_task ? -1 : kept_.bad[kept_of_[i]]; }
 
-  /// Says, after `end`, that key `from` of the plan becomes key `to` of the next one, for its sum over the layers.
+  /// Says, after `end_prune`, that key `from` of the plan becomes key `to` of the next one, for its sum over the
+  /// layers.
   void carry(Index from, Index to) {
     keys_.push_back(from);
     targets_.push_back(to);
