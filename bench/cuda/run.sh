@@ -399,11 +399,11 @@ run_ttft() {
     name=ttft-$shape-batch-$batch-revived-$revived-${prompts//,/_}
     left=$(seconds_left)
     if ((left > 240)); then left=240; fi
-    local command=(env LAZYLLM_OWN_ATTENTION=1 "$bin/ttft_bench" --device cuda --shape "$shape" --batch "$batch" --decode-revived "$revived")
+    local command=("$bin/ttft_bench" --device cuda --shape "$shape" --batch "$batch" --decode-revived "$revived")
     for schedule in $schedules; do command+=(--schedule "$schedule"); done
     # The program stops by itself, between two cases, before it is stopped.
     # shellcheck disable=SC2086  # several lengths
-    measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
+    LAZYLLM_OWN_ATTENTION=1 measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
       --seconds "$((left > 20 ? left - 15 : 5))" --json "$results/$name.json"
   done
 }
