@@ -170,7 +170,7 @@ void attend(benchmark::State& state) {
     const RowsView<const T> from{queries.data(), rows, dim};
     const RowsView<T> to{out.data(), rows, dim};
     if constexpr (kernel == Kernel::few_rows) {
-      few_rows_attention<T>(context, shape, cache, positions, limits, from, to);
+      few_rows_attention<T>(context, {shape, from, cache, positions, limits, to});
     } else if constexpr (kernel == Kernel::blocks) {
       attend_in_blocks<T>(context, {shape, from, cache, positions, limits, to}, BlockProducts::automatic);
     } else {

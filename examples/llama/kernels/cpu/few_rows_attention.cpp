@@ -371,11 +371,17 @@ class PairChunk {
   std::uint32_t* values_;  // [block_keys / 2 x head_dim] pairs
 };
 
-bool has_pairs(const AttentionShape& shape) {
-  static const bool pairs = std::string_view(block_kernels().isa) == "avx512_bf16";
-  return pairs && shape.head_dim % (columns * lanes) == 0;
-}
 #endif
+
+/// Whether the kernel for pairs of bfloat16 can run.
+template <class T>
+bool has_pairs([[maybe_unused]] const AttentionShape& shape) {
+#ifdef __x86_64__
+  static const bool pairs = std::string_view(block_kernels().isa) == "avx512_bf16";
+  if constexpr (std::is_same_v<T, Bfloat16>) return pairs && shape.head_dim % (columns * lanes) == 0;
+#endif
+  return false;
+}
 
 template <class T>
 void join(const Task<T>& task, Index kv_head, Index query) {
@@ -408,23 +414,29 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
 }  // namespace
 
 template <class T>
-void few_rows_attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache,
-                        Positions keys, Positions key_limits, RowsView<const T> queries, RowsView<T> out) {
-  check_shape("few_rows_attention", shape);
-  Task<T> task{{shape, queries, cache, keys, key_limits, out}, 0, 0, nullptr};
-  check_rows("few_rows_attention", task);
-  if (queries.rows == 0) return;
-#ifdef __x86_64__
-  if constexpr (std::is_same_v<T, Bfloat16>) {
-    if (has_pairs(shape)) return run<PairChunk>(context, task);
-  }
-#endif
-  run<FloatChunk<T>>(context, task);
+bool suits_few_rows(const AttentionShape& shape, Index rows) {
+  // In float and with AVX-512 oneDNN's products in blocks win early.
+  static const bool avx512 = std::string_view(block_kernels().isa).starts_with("avx512");
+  if (avx512 && !has_pairs<T>(shape)) return rows * shape.heads / shape.kv_heads <= 16;
+  return rows <= 32;
 }
 
-template void few_rows_attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<float>&, Positions,
-                                 Positions, RowsView<const float>, RowsView<float>);
-template void few_rows_attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<Bfloat16>&, Positions,
-                                 Positions, RowsView<const Bfloat16>, RowsView<Bfloat16>);
+template <class T>
+void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& task) {
+  Task<T> whole{task, 0, 0, nullptr};
+#ifdef __x86_64__
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    if (has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
+  }
+#endif
+  run<FloatChunk<T>>(context, whole);
+}
+
+#define LAZYLLM_INSTANTIATE(T)                                   \
+  template bool suits_few_rows<T>(const AttentionShape&, Index); \
+  template void few_rows_attention(lazyllm::cpu::Context&, const AttentionTask<T>&);
+LAZYLLM_INSTANTIATE(float)
+LAZYLLM_INSTANTIATE(Bfloat16)
+#undef LAZYLLM_INSTANTIATE
 
 }  // namespace llama

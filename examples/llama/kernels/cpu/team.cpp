@@ -33,8 +33,8 @@ void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old)
   value.wait(old, std::memory_order_acquire);
 }
 
-/// The parts of a worker that are left, and the round that they are of.
-struct Range {
+/// The parts of a worker that are left, and the round that they are of: one word for the processor.
+struct alignas(8) Range {
   std::uint32_t round = 0;
   std::uint16_t first = 0;
   std::uint16_t last = 0;
@@ -51,15 +51,25 @@ class Team {
   void share(int threads, Index parts, Index grain, PartsBody body) {
     const std::unique_lock lock(busy_, std::try_to_lock);
     const int workers = std::min(threads, most_workers);
-    if (workers == 1 || parts <= grain || parts > most_parts || !lock) {
+    if (workers == 1 || parts <= grain || !lock) {
       for (Index first = 0; first < parts; first += grain) {
         body.call(body.object, first, std::min(first + grain, parts), 0);
       }
       return;
     }
+    const Index most = most_parts / grain * grain;
+    for (Index begin = 0; begin < parts; begin += most)
+      share(workers, begin, std::min(begin + most, parts), grain, body);
+  }
+
+ private:
+  /// The parts of [begin, end), at most `most_parts`.
+  void share(int workers, Index begin, Index end, Index grain, PartsBody body) {
+    const Index parts = end - begin;
     while (std::ssize(helpers_) < workers - 1) {
       helpers_.emplace_back(&Team::help, this, static_cast<int>(helpers_.size()) + 1);
     }
+    begin_.store(begin, std::memory_order_relaxed);
     object_.store(body.object, std::memory_order_relaxed);
     call_.store(body.call, std::memory_order_relaxed);
     grain_.store(grain, std::memory_order_relaxed);
@@ -77,7 +87,6 @@ class Team {
     while (const std::uint32_t left = left_.load(std::memory_order_acquire)) wait_for_change(left_, left);
   }
 
- private:
   void call() {
     calls_.fetch_add(1, std::memory_order_release);
     calls_.notify_all();
@@ -108,6 +117,7 @@ class Team {
       const void* const object = object_.load(std::memory_order_relaxed);
       const auto call = call_.load(std::memory_order_relaxed);
       const Index grain = grain_.load(std::memory_order_relaxed);
+      const Index begin = begin_.load(std::memory_order_relaxed);
       if (worker >= workers_.load(std::memory_order_relaxed)) return false;
       Index first = range.first, last = range.last;
       Range rest = range;
@@ -119,7 +129,7 @@ class Team {
         rest.last = static_cast<std::uint16_t>(first);
       }
       if (!value.compare_exchange_weak(range, rest, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      call(object, first, last, worker);
+      call(object, begin + first, begin + last, worker);
       const auto done = static_cast<std::uint32_t>(last - first);
       if (left_.fetch_sub(done, std::memory_order_acq_rel) == done) left_.notify_one();
       return true;
@@ -137,6 +147,7 @@ class Team {
   std::atomic<bool> stop_ = false;
   std::atomic<const void*> object_ = nullptr;
   std::atomic<void (*)(const void*, Index, Index, int)> call_ = nullptr;
+  std::atomic<Index> begin_ = 0;
   std::atomic<Index> grain_ = 1;
   std::atomic<int> workers_ = 0;
   alignas(64) std::atomic<std::uint32_t> calls_ = 0;
