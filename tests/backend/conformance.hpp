@@ -194,8 +194,8 @@ void selects_equal_scores() {
 
 /// Random tokens, scores and a task to select among them.
 struct SelectionProblem {
-  SelectionProblem(std::mt19937& random, unsigned most_tokens, unsigned levels) {
-    const auto tokens = static_cast<Position>(random() % most_tokens + 1);
+  SelectionProblem(std::mt19937& random, unsigned max_tokens, unsigned levels) {
+    const auto tokens = static_cast<Position>(random() % max_tokens + 1);
     for (Position p = 0; p < tokens; ++p) {
       if (p + 1 < tokens && random() % 4 == 0) continue;
       keys.push_back(p);

@@ -257,7 +257,7 @@ class LazyDecoder : public DecoderState<T, Device> {
         const lazyllm::LayerPlan plan = step_.plan();
         Index end = segment.last + 1;
         if (end == count && !this->resources_.all_are_outputs(plan)) --end;  // it has other queries
-        const bool repeats = plan.rows() > 0 && plan.rows() <= most_graph_rows && segment.scored_from + 1 >= end;
+        const bool repeats = plan.rows() > 0 && plan.rows() <= max_graph_rows && segment.scored_from + 1 >= end;
         if (layer == end || !repeats) {
           if (owes_feed_forward) feed_forward(layer - 1);
           owes_feed_forward = false;
@@ -303,7 +303,7 @@ class LazyDecoder : public DecoderState<T, Device> {
   }
 
   /// Prompts fill the device: what a graph spares is nothing to them.
-  static constexpr Index most_graph_rows = 64;
+  static constexpr Index max_graph_rows = 64;
 
   std::vector<RankPruner> pruners_;
   std::vector<Sequence> sequences_;

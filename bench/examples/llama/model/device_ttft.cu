@@ -214,7 +214,7 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPru
       longest = std::max(prefill(a), prefill(b));
       warm_up += longest;
     }
-    const auto enough = std::min(most_turns, static_cast<Index>(std::ceil(timed_ms / longest)));
+    const auto enough = std::min(max_turns, static_cast<Index>(std::ceil(timed_ms / longest)));
     for (Index i = 0; i < std::max(enough, what.repeats); ++i) turn(i);
   };
 

@@ -291,10 +291,10 @@ CausalAttention::~CausalAttention() = default;
 bool CausalAttention::run(cudaStream_t stream, const std::function<std::byte*(Index)>& workspace,
                           const CausalProblem& problem, const void* queries, const void* keys, const void* values,
                           void* out) {
-  constexpr std::size_t most_plans = 256;
+  constexpr std::size_t max_plans = 256;
   auto found = state_->plans.find(problem);
   if (found == state_->plans.end()) {
-    if (state_->plans.size() == most_plans) state_->plans.clear();
+    if (state_->plans.size() == max_plans) state_->plans.clear();
     found = state_->plans.try_emplace(problem, problem, state_->handle).first;
   }
   const Plan& plan = found->second;

@@ -18,7 +18,7 @@ namespace {
 constexpr Index many_blocks = 512;
 constexpr Index few_blocks = 1024;
 /// Keys of a part: fewer would cost more to put together than they save.
-constexpr Index least_part = 256;
+constexpr Index min_part = 256;
 constexpr Index part_multiple = 64;
 
 template <class List, class Values>
@@ -167,7 +167,7 @@ void DevicePlan<T>::cut(std::int32_t sequence, Positions limits) {
     const Index last_query = std::min(queries, (tile + 1) * size) - 1;
     const Index keys = limits[static_cast<std::size_t>(last_query / group)];
     const Index wanted = (few ? few_blocks : many_blocks) / (tiles * shape_.kv_heads);
-    const Index most = std::clamp<Index>(wanted, 1, std::max<Index>(1, keys / least_part));
+    const Index most = std::clamp<Index>(wanted, 1, std::max<Index>(1, keys / min_part));
     const Index part = ((keys + most - 1) / most + part_multiple - 1) / part_multiple * part_multiple;
     const auto first_query = static_cast<std::int32_t>(tile * size);
     if (keys <= part) {

@@ -29,7 +29,7 @@ class LaunchGraphs {
   /// what `enqueue` throws, and `lazyllm::cuda_error`.
   template <class Enqueue>
   const Value& run(lazyllm::cuda::Context& context, const Key& key, const Enqueue& enqueue) {
-    if (graphs_.size() == most_graphs && !graphs_.contains(key)) graphs_.clear();
+    if (graphs_.size() == max_graphs && !graphs_.contains(key)) graphs_.clear();
     const auto [place, is_new] = graphs_.try_emplace(key);
     Graph& graph = place->second;
     if (is_new) {
@@ -63,7 +63,7 @@ class LaunchGraphs {
   };
 
   /// More shapes than decode steps take turns with.
-  static constexpr std::size_t most_graphs = 1024;
+  static constexpr std::size_t max_graphs = 1024;
 
   template <class Enqueue>
   static void capture(cudaStream_t stream, Graph& graph, const Enqueue& enqueue) {
