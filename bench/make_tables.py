@@ -401,6 +401,7 @@ def cuda_tables(paths):
         "all" if case["decode_revived"] is None else str(case["decode_revived"]),
         f"{case['dense_decode_ms']:.2f}",
         f"{case['lazy_decode_ms']:.2f}",
+        f"{case['graph_decode_ms']:.2f}",
         f"{case['decode_ratio']:.2f}",
         f"{case['slowest_decode_ratio']:.2f}",
         f"{case['decode_floor_ms']:.2f}",
@@ -422,8 +423,8 @@ def cuda_tables(paths):
     ]
     if steps:
         parts.append("### Decode steps on the GPU\n\n" + table(
-            NAME + ["schedule", "may revive", "dense ms", "lazy ms", "lazy / dense, all steps", "slowest step", "floor ms",
-                    "rows revived per step"], steps))
+            NAME + ["schedule", "may revive", "dense ms", "lazy ms", "lazy with CUDA graphs, ms", "lazy / dense, all steps",
+                    "slowest step", "floor ms", "rows revived per step"], steps))
     if results.left_out:
         rows = [[("transformers, " if "peer" in entry else "") + said(entry, "schedule" in entry), entry["left_out"]]
                 for entry in results.left_out]

@@ -199,11 +199,16 @@ for prefix in ${prefixes[@]+"${prefixes[@]}"}; do
     fi
   done
 done
+# cuDNN is used where its header lies beside the toolkit's or in a prefix.
+cudnn=OFF
+for folder in "$(dirname "$(command -v nvcc)")/../include" /usr/include ${prefixes[@]+"${prefixes[@]/%//include}"}; do
+  if [[ -e $folder/cudnn.h ]]; then cudnn=ON; fi
+done
 # Examples need the most, tests doctest, and benchmarks cuBLASLt.
 configured=0
 tried=()
 for with in "examples tests bench" "tests bench" bench tests; do
-  switches=()
+  switches=("-DLAZYLLM_CUDNN=$cudnn")
   for part in EXAMPLES TESTS BENCH; do
     if [[ " $with " == *" ${part,,} "* ]]; then switch=ON; else switch=OFF; fi
     switches+=("-DLAZYLLM_BUILD_$part=$switch")
@@ -398,9 +403,16 @@ run_ttft() {
     for schedule in $schedules; do command+=(--schedule "$schedule"); done
     # The program stops by itself, between two cases, before it is stopped.
     # shellcheck disable=SC2086  # several lengths
-    measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
+    LAZYLLM_OWN_ATTENTION=1 measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
       --seconds "$((left > 20 ? left - 15 : 5))" --json "$results/$name.json"
   done
+}
+
+# The prefills of the first case with cuDNN's attention, beside those with the host's own.
+run_cudnn() {
+  if [[ $cudnn == OFF ]]; then note cudnn "left out: cuDNN was not found"; return; fi
+  measured cudnn-llama-2-7b 60 "$bin/ttft_bench" --device cuda --shape llama-2-7b --batch 1 --schedule 6:0.3,16:0.5 \
+    --prompt 4096 16384 --dtype bf16 --generate 1 --repeats 5 --seconds 50 --json "$results/cudnn-llama-2-7b.json"
 }
 
 # run_peers SHAPE...
@@ -430,6 +442,7 @@ else
   fi
   if wanted ttft; then run_ttft 0 1; fi
   if wanted peers; then run_peers llama-2-7b; fi
+  if wanted ttft; then run_cudnn; fi
   if wanted sanitizer; then run_sanitizer; fi
   if wanted micro; then run_micro; fi
   if wanted ttft; then run_ttft 1 "${#ttft_cases[@]}"; fi

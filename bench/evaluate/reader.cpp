@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr Index most_tokens = Index{1} << 20;  // of an answer
+constexpr Index max_answer_tokens = Index{1} << 20;  // of an answer
 
 /// A configuration file of LongBench: a value for each data set. Throws unless all are of `type`.
 Json read_config(const fs::path& path, Json::value_t type) {
@@ -145,7 +145,7 @@ class Reader {
     item.prompt = read_prompt(line, item.dataset);
     item.answers = read_answers(line);
     item.all_classes = read_classes(line);
-    item.max_tokens = std::min(read_length(line, item.dataset), options_.longest_answer.value_or(most_tokens));
+    item.max_tokens = std::min(read_length(line, item.dataset), options_.longest_answer.value_or(max_answer_tokens));
     score(item.dataset, "", item.answers, item.all_classes);  // throws now if it will not be able to
     item.fingerprint = fingerprint(item);
     return item;
@@ -176,9 +176,9 @@ class Reader {
 
   Index read_length(const Json& line, const std::string& dataset) const {
     if (const auto field = line.find("max_tokens"); field != line.end()) {
-      const bool good = field->is_number_integer() && *field >= 1 && *field <= most_tokens;
+      const bool good = field->is_number_integer() && *field >= 1 && *field <= max_answer_tokens;
       if (!good) {
-        fail("max_tokens is ", shown(*field), ", not a whole number from 1 to ", most_tokens);
+        fail("max_tokens is ", shown(*field), ", not a whole number from 1 to ", max_answer_tokens);
       }
       return field->get<Index>();
     }

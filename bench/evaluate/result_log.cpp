@@ -14,22 +14,22 @@ namespace {
 /// The result in a line. Throws `std::runtime_error` that names a field if no run can have given it: what is read goes
 /// into means.
 ItemResult checked_result(const nlohmann::json& line) {
-  constexpr double most_ms = 1e12;
-  constexpr double most_operations = 1e30;
-  constexpr double most_percent = 1e6;  // of a compressor's K/V against those of a short dense run
+  constexpr double max_ms = 1e12;
+  constexpr double max_operations = 1e30;
+  constexpr double max_percent = 1e6;  // of a compressor's K/V against those of a short dense run
   whole_field(line, "prompt_tokens", 1, ModelLimits::context);
-  number_field(line, "dense_operations", 0, most_operations);
+  number_field(line, "dense_operations", 0, max_operations);
   for (const nlohmann::json& run : line.at("runs")) {
     number_field(run, "score", 0, 1);
     whole_field(run, "tokens", 1, ModelLimits::context);
-    number_field(run, "operations", 0, most_operations);
-    for (const char* name : {"ttft_ms", "total_ms"}) number_field(run, name, 0, most_ms);
+    number_field(run, "operations", 0, max_operations);
+    for (const char* name : {"ttft_ms", "total_ms"}) number_field(run, name, 0, max_ms);
     for (const char* name : {"computed_percent", "reserved_percent", "filled_percent"}) {
-      number_field(run, name, 0, most_percent);
+      number_field(run, name, 0, max_percent);
     }
   }
   for (const nlohmann::json& times : line.at("timing")) {
-    for (const nlohmann::json& ms : times) number_field({{"timing", ms}}, "timing", 0, most_ms);
+    for (const nlohmann::json& ms : times) number_field({{"timing", ms}}, "timing", 0, max_ms);
   }
   auto result = line.get<ItemResult>();
   if (result.runs.empty()) throw std::runtime_error("no runs");

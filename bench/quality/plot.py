@@ -122,7 +122,7 @@ def svg(chart):
     panel_width, panel_height = chart.panel_size
     width = columns * panel_width
     legend = list({line.name: line for panel in chart.panels for line in panel.lines}.values())
-    entry = max(len(line.name) for line in legend) * 6 + 44
+    entry = max(len(line.name) for line in legend) * 7 + 44
     across = max(1, min(len(legend), int((width - 20) // entry)))
     height = 28 + rows * panel_height + math.ceil(len(legend) / across) * LEGEND_ROW + 10
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '

@@ -52,17 +52,18 @@ def mean_figures(several):
 
 def drawn(by_set):
     """Bootstrap: {category, and "average": the scores of DRAWS sets of items}. Items are drawn within a category, where
-    they count as in the mean over its data sets. The same items give the same draws, whatever the method."""
-    found = {}
+    they count as in the mean over its data sets. The same items give the same draws, whatever the method. A category of
+    one item has nothing to draw from; it is left out, and then so is the average."""
+    found, whole = {}, True
     for category in paper.CATEGORIES:
         sets = [f for data_set, f in by_set.items() if data_set.category == category]
         count = sum(f.items for f in sets)
         weighted = [score * count / (f.items * len(sets)) for f in sets for score in f.scores]
-        if count:
+        whole = whole and count != 1
+        if count > 1:
             generator = random.Random(category)
             found[category] = [mean(generator.choices(weighted, k=count)) for _ in range(DRAWS)]
-    found["average"] = [mean(scores) for scores in zip(*found.values())]
-    return found
+    return found | {"average": [mean(scores) for scores in zip(*found.values())]} if whole else found
 
 
 def interval(values):

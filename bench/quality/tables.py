@@ -73,6 +73,9 @@ def dense(plan, results):
 
 
 def between(values):
+    """The interval of draws, if there are any."""
+    if not values:
+        return ""
     low, high = reading.interval(values)
     return f" [{low:.0f}, {high:.0f}]"
 
@@ -90,7 +93,7 @@ def of_paper(entries, categories):
 def table_1(plan, results):
     rows, runs, timed = [], plan.table(), plan.speed()
     dense_figures = results.by_category(runs["dense"])
-    dense_drawn = reading.drawn(results.by_data_set(runs["dense"]))["average"]
+    dense_drawn = reading.drawn(results.by_data_set(runs["dense"])).get("average", ())
     categories = list(dense_figures)
     commands, was_timed = [], False
     for row, run in runs.items():
@@ -98,10 +101,10 @@ def table_1(plan, results):
         was_timed = was_timed or measured["average"].ttft is not None
         drawn = reading.drawn(results.by_data_set(run))
         share = f"{100 * measured['average'].score / dense_figures['average'].score:.1f} %"
-        shares = [100 * own / of for own, of in zip(drawn["average"], dense_drawn) if of > 0]
-        share += between(shares) if row != "dense" and shares else ""
+        shares = [100 * own / of for own, of in zip(drawn.get("average", ()), dense_drawn) if of > 0]
+        share += between(shares) if row != "dense" else ""
         name = ROWS.get(row, f"LazyLLM, preset {row}")
-        shown = [f"{f.score:.1f}{between(drawn[category])}"
+        shown = [f"{f.score:.1f}{between(drawn.get(category))}"
                  + ("" if row == "dense" else f" / {speedup(f.ttft)} / {speedup(f.ideal)}")
                  for category, f in measured.items()]
         rows.append([f"**{name}**", *shown, share])

@@ -14,12 +14,12 @@ std::string key(const lazyllm::Preset& preset) { return Json(preset).dump(); }
 
 void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, Index layers) {
   log_.start(settings, [&](const Json& line) {
-    constexpr double most_kl = 1e6;  // nats of a position: far above what floats give
+    constexpr double max_kl = 1e6;  // nats of a position: far above what floats give
     const auto whole = [&](const char* name, Index least, Index most) { return whole_field(line, name, least, most); };
     Outcome outcome;
     outcome.positions = whole("positions", 1, ModelLimits::context);
     outcome.equal = whole("equal", 0, outcome.positions);
-    outcome.kl = number_field(line, "kl", -1, most_kl * static_cast<double>(outcome.positions));
+    outcome.kl = number_field(line, "kl", -1, max_kl * static_cast<double>(outcome.positions));
     const auto preset = line.at("preset").get<lazyllm::Preset>();
     preset.schedule.check(layers);
     outcomes_[{key(preset), whole("prompt", 0, prompts - 1)}] = outcome;

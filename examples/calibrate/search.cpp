@@ -16,8 +16,8 @@
 namespace llama {
 namespace {
 
-constexpr std::size_t most_cuts = 6;
-constexpr double least_share = 0.01;  // of the prompt, after the last cut
+constexpr std::size_t max_cuts = 6;
+constexpr double min_share = 0.01;  // of the prompt, after the last cut
 
 constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
@@ -41,7 +41,7 @@ struct Shape {
   Index protect_first = heads.front();
   Index protect_last = tails.front();
 
-  /// Null where less than `least_share` of the prompt would be left.
+  /// Null where less than `min_share` of the prompt would be left.
   std::optional<lazyllm::Preset> preset(double x) const {
     std::vector<lazyllm::LayerKeep> points;
     double active = 1;
@@ -49,7 +49,7 @@ struct Shape {
       // Digits that people can read.
       const double keep = std::round(std::pow(x, cut.weight) * 1e3) / 1e3;
       active *= keep;
-      if (active < least_share) return std::nullopt;
+      if (active < min_share) return std::nullopt;
       if (keep < 1) points.push_back({cut.layer, keep});
     }
     return lazyllm::Preset{.schedule = lazyllm::Schedule(std::move(points)),
@@ -242,7 +242,7 @@ class Search {
         });
       }
     }
-    if (shape.cuts.size() < most_cuts) {
+    if (shape.cuts.size() < max_cuts) {
       for (Index layer = shape.cuts.front().layer + 3; layer < problem_.layers; layer += 3) {
         if (!is_free(layer)) continue;
         add([&](Shape& variant) {

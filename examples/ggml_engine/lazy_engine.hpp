@@ -29,14 +29,14 @@ struct Scored {
   void token_scores(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, const lazyllm::ScoreWindow& window,
                     std::span<float> scores) {
     const Index first_kept = plan.rows() - std::min(forward->room().queries, plan.rows());
-    const Heads heads = window.heads == lazyllm::Reduce::max ? Heads::max : Heads::mean;
+    const Heads heads = window.over_heads == lazyllm::Reduce::max ? Heads::max : Heads::mean;
     const auto rows = forward->probabilities(layer, window.first_row - first_kept, window.rows, heads, attended(plan));
     for (std::size_t key = 0; key < scores.size(); ++key) {
       float score = 0;
       for (std::size_t i = key; i < rows.size(); i += scores.size()) {
-        score = window.reduce == lazyllm::Reduce::max ? std::max(score, rows[i]) : score + rows[i];
+        score = window.over_rows == lazyllm::Reduce::max ? std::max(score, rows[i]) : score + rows[i];
       }
-      scores[key] = window.reduce == lazyllm::Reduce::max ? score : score / static_cast<float>(window.rows);
+      scores[key] = window.over_rows == lazyllm::Reduce::max ? score : score / static_cast<float>(window.rows);
     }
   }
 };

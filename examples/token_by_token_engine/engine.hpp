@@ -22,7 +22,8 @@ struct AttentionBlock {
       model->attention(layer, hidden.row(r), plan.positions()[r], plan.keys().first(plan.key_limits()[r]));
     }
   }
-  lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {  // the last row is all that is read
+  Index max_queries() const { return 1; }  // Q of the last row is all that is kept
+  lazyllm::QueryRows<float> queries(const lazyllm::LayerPlan&) const {
     return {model->q.data(), /*row_stride=*/0, /*head_stride=*/head_dim, heads, head_dim, scale};
   }
   lazyllm::ContiguousKeys<float> key_view(const lazyllm::LayerPlan&, Index /*sequence*/) const {

@@ -7,6 +7,7 @@
 #include "lazyllm/backend/cuda/rows.cuh"
 #include "lazyllm/backend/cuda/score.cuh"
 #include "lazyllm/backend/cuda/select.cuh"
+#include "lazyllm/backend/cuda/select_ahead.cuh"
 #include "lazyllm/core.hpp"
 
 namespace lazyllm::cuda {

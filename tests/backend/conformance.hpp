@@ -194,8 +194,8 @@ void selects_equal_scores() {
 
 /// Random tokens, scores and a task to select among them.
 struct SelectionProblem {
-  SelectionProblem(std::mt19937& random, unsigned most_tokens, unsigned levels) {
-    const auto tokens = static_cast<Position>(random() % most_tokens + 1);
+  SelectionProblem(std::mt19937& random, unsigned max_tokens, unsigned levels) {
+    const auto tokens = static_cast<Position>(random() % max_tokens + 1);
     for (Position p = 0; p < tokens; ++p) {
       if (p + 1 < tokens && random() % 4 == 0) continue;
       keys.push_back(p);
@@ -473,8 +473,8 @@ void scores_ragged_batches() {
                      .limits = problem.limits,
                      .key_view = problem.key_view(key_memory.back().span().data()),
                      .keys = problem.active,
-                     .heads = i % 3 == 0 ? Reduce::mean : Reduce::max,
-                     .reduce = i % 2 == 0 ? Reduce::mean : Reduce::max,
+                     .over_heads = i % 3 == 0 ? Reduce::mean : Reduce::max,
+                     .over_rows = i % 2 == 0 ? Reduce::mean : Reduce::max,
                      .scores = results.back().span()});
     queries.insert(queries.end(), problem.queries.begin(), problem.queries.end());
   }
@@ -484,7 +484,7 @@ void scores_ragged_batches() {
   auto result = results.begin();
   for (std::size_t i = 0; i < problems.size(); ++i, ++result) {
     CAPTURE(i);
-    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].reduce, 0, tasks[i].heads));
+    CHECK(result->download() == problems[i].template scores<Memory>(tasks[i].over_rows, 0, tasks[i].over_heads));
   }
 }
 

@@ -37,6 +37,86 @@ TEST_CASE("cuda: selects small cases") { selects_small_cases<CudaMemory>(); }
 TEST_CASE("cuda: selects equal scores") { selects_equal_scores<CudaMemory>(); }
 TEST_CASE("cuda: selects like a stable sort") { selects_like_a_stable_sort<CudaMemory>(runs(300)); }
 TEST_CASE("cuda: selects for ragged batches") { selects_for_ragged_batches<CudaMemory>(runs(100)); }
+static_assert(SelectsAhead<cuda::Context>);
+
+/// Begins a selection, copies the kept rows of tasks of known count, and then ends it: as `select_tokens`, and a copy
+/// of the rows that it keeps.
+template <class T>
+void copies_rows_while_it_selects(Index width) {
+  auto context = CudaMemory::make_context();
+  std::mt19937 random(21);
+  cuda::Context::Selection selection;
+  for (unsigned round = 0; round < runs(40); ++round) {
+    CAPTURE(round);
+    std::list<SelectionProblem> problems;
+    std::list<DeviceArray<float>> memory;
+    std::vector<SelectionTask> tasks;
+    std::vector<KeptRows> rows;
+    std::vector<Index> sources, counted;  // rows
+    Index first_row = 0, bad = -1;
+    for (unsigned i = 0; i < round % 5; ++i) {
+      auto& problem = problems.emplace_back(random, 200, 1U << 20);
+      problem.task.top_p = round % 3 == 0;
+      if (round % 4 != 0) problem.task.revives = {};
+      if (round % 7 == 6 && i == 1) {
+        bad = 1;
+        problem.scores.front() = NAN;
+      }
+      memory.push_back(CudaMemory::upload(context, problem.scores));
+      tasks.push_back(problem.task);
+      tasks.back().scores = memory.back().span();
+      const Index keys = std::ssize(problem.keys);
+      const bool by_count = !problem.task.top_p && problem.task.revives.empty();
+      std::vector<Index> kept = problem.expected();
+      counted.push_back(by_count ? std::ssize(kept) : -1);
+      const Index target = std::ssize(sources);
+      for (const Index k : kept) {
+        if (by_count) sources.push_back(first_row + k);
+      }
+      if (by_count) rows.push_back({static_cast<Index>(i), first_row, std::ssize(kept), target});
+      first_row += keys;
+      if (i % 2 == 1) {  // a sequence that is not ranked
+        rows.push_back({-1, first_row, 3, std::ssize(sources)});
+        for (Index row = 0; row < 3; ++row) sources.push_back(first_row++);
+      }
+    }
+    std::vector<T> values(static_cast<std::size_t>((first_row + 1) * width));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(static_cast<float>(i % 251));
+    auto source = CudaMemory::upload(context, values);
+    auto target = CudaMemory::upload(context, std::vector<T>((sources.size() + 1) * static_cast<std::size_t>(width)));
+    KeptTokens expected, kept;
+    select_tokens(context, std::span<const SelectionTask>(tasks), expected);
+    begin_selection(context, std::span<const SelectionTask>(tasks), selection);
+    for (std::size_t i = 0; i < tasks.size(); ++i) CHECK(selection.count(static_cast<Index>(i)) == counted[i]);
+    copy_kept_rows(context, selection, RowsView<const T>(source.data(), first_row, width),
+                   RowsView<T>(target.span().data(), std::ssize(sources), width), std::span<const KeptRows>(rows));
+    context.workspace(1 << 20);  // what the feed-forward may do
+    end_selection(context, selection, kept);
+    CHECK(kept.indices == expected.indices);
+    CHECK(kept.indptr == expected.indptr);
+    CHECK(kept.bad == expected.bad);
+    const std::vector<T> copied = target.download();
+    bool equal = true;
+    for (std::size_t row = 0; row < sources.size(); ++row) {
+      const bool of_bad = bad >= 0 && std::ranges::any_of(rows, [&](const KeptRows& part) {
+                            return part.task == bad && static_cast<Index>(row) >= part.target &&
+                                   static_cast<Index>(row) < part.target + part.count;
+                          });
+      for (Index i = 0; i < width && !of_bad; ++i) {
+        const T& value = copied[row * static_cast<std::size_t>(width) + static_cast<std::size_t>(i)];
+        equal &=
+            static_cast<float>(value) == static_cast<float>(values[static_cast<std::size_t>(sources[row] * width + i)]);
+      }
+    }
+    CHECK(equal);
+  }
+}
+TEST_CASE("cuda: copies kept rows while it selects") {
+  copies_rows_while_it_selects<float>(8);
+  copies_rows_while_it_selects<__half>(5);
+  copies_rows_while_it_selects<__nv_bfloat16>(6);
+}
+
 TEST_CASE("cuda: selects the same share in any order") { selects_the_same_share_in_any_order<CudaMemory>(); }
 TEST_CASE("cuda: selects the same share at any scale") { selects_the_same_share_at_any_scale<CudaMemory>(); }
 TEST_CASE("cuda: selects only finite scores") { selects_only_finite_scores<CudaMemory>(); }

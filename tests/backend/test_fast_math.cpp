@@ -83,9 +83,9 @@ int main() {
   std::vector<Position> active;
   for (const bool share : {false, true}) {
     const AnyPolicy policy = share ? AnyPolicy(KeepTopP(schedule)) : AnyPolicy(KeepRatio(schedule));
-    for (const AttentionScore& score :
-         {AttentionScore{}, AttentionScore{.last_queries = 3}, AttentionScore{.last_queries = 3, .reduce = Reduce::max},
-          AttentionScore{.pooling = 5}, AttentionScore{.over_layers = true}}) {
+    for (const AttentionScore& score : {AttentionScore{}, AttentionScore{.last_queries = 3},
+                                        AttentionScore{.last_queries = 3, .over_rows = Reduce::max},
+                                        AttentionScore{.pooling = 5}, AttentionScore{.over_layers = true}}) {
       const std::string name = (share ? "top-p, " : "top-k, ") + to_text(score);
       ByQueries good;
       ByItself own;

@@ -198,14 +198,14 @@ void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const Scor
   for (Index row = first; row < last; ++row) {
     const Vector each = probabilities_of(*engine, plan, window.sequence, row);
     const auto keys = each.size() / static_cast<std::size_t>(shape.heads);
-    const bool highest = window.heads == Reduce::max && engine->fault != Fault::no_heads;
+    const bool highest = window.over_heads == Reduce::max && engine->fault != Fault::no_heads;
     for (std::size_t i = 0; i < keys; ++i) {
       float of_row = 0;
       for (std::size_t j = i; j < each.size(); j += keys) {
         of_row = highest ? std::max(of_row, each[j]) : of_row + each[j] / static_cast<float>(shape.heads);
       }
-      scores[i] = window.reduce == Reduce::max ? std::max(scores[i], of_row)
-                                               : scores[i] + of_row / static_cast<float>(last - first);
+      scores[i] = window.over_rows == Reduce::max ? std::max(scores[i], of_row)
+                                                  : scores[i] + of_row / static_cast<float>(last - first);
     }
   }
 }

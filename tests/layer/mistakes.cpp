@@ -74,8 +74,13 @@ void run(cpu::Context& context) {
   const TokenPruner pruner(KeepRatio(Schedule{{1, 0.5}}), Score());
 #endif
   using Pruner = std::remove_const_t<decltype(pruner)>;
-  cpu::Sequence<float> sequence(2, 8);
-  Step<cpu::Sequence<float>, Pruner> step;
+#ifdef MISTAKE_HIDDEN_OF_INTEGERS
+  using Sequence = cpu::Sequence<std::uint16_t>;
+#else
+  using Sequence = cpu::Sequence<float>;
+#endif
+  Sequence sequence(2, 8);
+  Step<Sequence, Pruner> step;
   LazyDecoderLayer layer(AttentionBlock{}, FeedForwardBlock{});
   step.begin(context, sequence, pruner, 5);
   layer.forward(context, step);

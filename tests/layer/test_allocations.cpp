@@ -183,7 +183,7 @@ void allocates_nothing() {
       CAPTURE(by_reserve);
       const AttentionScore plain;
       const AttentionScore last{.over_layers = true, .pooling = 3};
-      const AttentionScore window{.last_queries = 4, .reduce = Reduce::max, .over_layers = true, .pooling = 5};
+      const AttentionScore window{.last_queries = 4, .over_rows = Reduce::max, .over_layers = true, .pooling = 5};
       CHECK(allocations_of<Storage, ScriptedAttention>(policies[i], plain, by_reserve) == 0);
       CHECK(allocations_of<Storage, ScriptedAttention>(policies[i], last, by_reserve) == 0);
       CHECK(allocations_of<Storage, ScoredByLibrary>(policies[i], plain, by_reserve) == 0);

@@ -111,10 +111,10 @@ bool fails_alone(Kind kind, std::size_t failing, Index layer) {
   if (kind == Kind::policy) {
     CHECK(reason == "a bad policy");
   } else if (kind == Kind::engine_scores) {
-    CHECK(reason == "lazyllm: the score of position " + std::to_string(bad_position) + " of sequence " +
+    CHECK(reason == "lazyllm: the score of position " + std::to_string(bad_position) + " of entry " +
                         std::to_string(failing) + " after " + std::to_string(layer) + " layers is not a finite number");
   } else {  // a bad key spoils the scores of all keys that its query sees
-    CHECK(reason.ends_with(" of sequence " + std::to_string(failing) + " after " + std::to_string(layer) +
+    CHECK(reason.ends_with(" of entry " + std::to_string(failing) + " after " + std::to_string(layer) +
                            " layers is not a finite number"));
   }
   CHECK(found[failing].logits.empty());
@@ -181,7 +181,7 @@ TEST_CASE("one bad request: infinite scores, pooled or summed over the layers") 
       const auto found = engine.run({{&a, &pruner, {6, 5, 4, 3, 2}}, {&b, &pruner, {1, 2, 3, 4, 5, 6}}});
       REQUIRE(found[0].failure != nullptr);
       CHECK(message_of(found[0].failure) ==
-            "lazyllm: the score of position 1 of sequence 0 after 1 layers is not a finite number");
+            "lazyllm: the score of position 1 of entry 0 after 1 layers is not a finite number");
       CHECK(a.sequence.length() == 0);
       CHECK(found[1] == expected.front());
     }

@@ -164,6 +164,32 @@ TEST_CASE("step: a layer on another context is refused, and ends the step") {
   test.check_unchanged();
 }
 
+TEST_CASE("step: a score of more rows than the block keeps queries of is refused in the first layer") {
+  struct OneQuery : ScriptedAttention {
+    Index max_queries() const { return 1; }
+  };
+  Fixture test;
+  const Engine::Pruner two(KeepRatio(Schedule{{2, 0.5}}), AttentionScore{.last_queries = 2});
+  OneQuery block{test.engine.layers[0].attention()};
+  for (const auto& [pruner, message] :
+       {std::pair<const Engine::Pruner*, const char*>{&test.pruner, ""},
+        {&two,
+         "lazyllm: Step::advance: last_queries 2 of a score is out of range 1 to 1, the queries that the attention "
+         "block keeps"}}) {
+    const Entries entries{{&test.a, pruner, 1}};
+    test.engine.begin(entries);
+    std::string refusal;
+    try {
+      test.engine.step.advance(test.engine.context, block);
+    } catch (const invalid_argument& error) {
+      refusal = error.what();
+    }
+    CHECK(refusal == message);
+    test.engine.step.abort();
+    test.check_unchanged();
+  }
+}
+
 TEST_CASE("step: a policy's errors are known before anything runs") {
   Fixture test;
   const Engine::Pruner beyond(KeepRatio(Schedule{{3, 0.5}}));

@@ -216,16 +216,175 @@ void allocates_nothing_and_launches_little(const AttentionScore& score, int max_
       CHECK(engine.revived > 0);
       CHECK(after.allocations == before.allocations);
       CHECK(after.copies_to_host == before.copies_to_host + 2 * 7);
-      CHECK(after.waits == before.waits + 2 * 7);
-      CHECK(after.launches - before.launches <= 7 * max_launches);
+      CHECK(after.waits == before.waits);
+      // An engine that uploads scores for each sequence waits for places in the staging memory, too.
+      if (sequences == 1 || std::is_same_v<Block, ScoredBlock>) CHECK(after.event_waits == before.event_waits + 2 * 7);
+      // In the prompt, rows that are parked are copied after those that go on, at two layers.
+      CHECK(after.launches - before.launches <= 7 * max_launches + 2);
       CHECK(cuda_emulation::idle(nullptr));  // nothing has gone to the default stream
     }
   }
 }
 
+/// How often the host has waited.
+inline int waits() { return cuda_emulation::counters().waits + cuda_emulation::counters().event_waits; }
+
+/// Adds 1 to each row, and notes what it is given and when.
+struct AddingFeedForward {
+  struct Call {
+    Index rows;
+    int waits;  // of the host so far
+    bool idle;  // whether the device has nothing left to run
+  };
+  std::vector<Call>* calls;
+
+  void feed_forward(cuda::Context& context, RowsView<float> hidden) {
+    calls->push_back({hidden.rows, waits(), cuda_emulation::idle(context.stream())});
+    cuda::detail::thrust_call(context, hidden.rows * hidden.width, [=](const auto& policy) {
+      thrust::transform(policy, hidden.data, hidden.data + hidden.rows * hidden.width, hidden.data,
+                        [](float x) { return x + 1; });
+    });
+  }
+};
+
+/// An `IdleEngine` with a feed-forward, run layer by layer.
+template <class Block>
+struct BusyEngine : IdleEngine<Block> {
+  BusyEngine(cuda::Context& engine_context, Index sequences, const AnyPolicy& policy)
+      : IdleEngine<Block>(engine_context, sequences, policy, {}) {
+    for (auto& layer : this->layers) blocks.emplace_back(layer.attention(), AddingFeedForward{&calls});
+  }
+
+  std::vector<LazyDecoderLayer<Block, AddingFeedForward>> blocks;
+  std::vector<AddingFeedForward::Call> calls;  // by layer, of all steps
+};
+
+TEST_CASE("cuda: the feed-forward of a pruning layer is enqueued before the host waits for what is kept") {
+  for (const Index sequences : {1, 8}) {
+    for (const bool by_count : {true, false}) {
+      CAPTURE(sequences);
+      CAPTURE(by_count);
+      auto context = CudaMemory::make_context();
+      const AnyPolicy policy = by_count ? AnyPolicy(KeepRatio(two_points)) : AnyPolicy(KeepTopP(two_points));
+      BusyEngine<ScoredBlock> engine(context, sequences, ReviveAtMost<AnyPolicy>{policy, 3});
+      engine.generate();  // memory that grows is waited for
+      for (auto& sequence : engine.sequences) sequence.clear();
+      for (const Index tokens : {100, 1}) {
+        const bool ahead = by_count && tokens > 1;  // a decode step revives: how many is not known
+        engine.begin(tokens);
+        engine.calls.clear();
+        for (std::size_t layer = 0; layer < 5; ++layer) {
+          CAPTURE(layer);
+          const bool prunes = layer == 0 || layer == 2;
+          const int before = waits();
+          engine.blocks[layer].forward(context, engine.step);
+          const AddingFeedForward::Call& call = engine.calls.back();
+          CHECK(call.waits - before == (prunes && !ahead ? 1 : 0));
+          CHECK(waits() - before == (prunes ? 1 : 0));
+          if (prunes && ahead) {
+            CHECK(call.rows == sequences * (layer == 0 ? 50 : 25));
+            CHECK_FALSE(call.idle);
+            CHECK_FALSE(cuda_emulation::idle(context.stream()));  // it runs while the host plans
+          }
+          if (layer < 4) CHECK(engine.step.plan().rows() == call.rows);
+        }
+        engine.step.end();
+      }
+    }
+  }
+}
+
+/// Scores of which those of one sequence are not numbers in one layer.
+struct FailingBlock : ScoringBlock {
+  static inline Index failing_sequence = -1;
+  static inline Index failing_layer = 0;
+
+  void token_scores(cuda::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+    ScoringBlock::token_scores(context, plan, window, scores);
+    if (window.sequence == failing_sequence && layer == failing_layer) {
+      CudaMemory::write(context, std::vector<float>{NAN}, &scores[scores.size() / 2]);
+    }
+  }
+};
+
+TEST_CASE(
+    "cuda: a sequence whose scores fail leaves the batch after its rows have gone on, and the others stay right") {
+  auto context = CudaMemory::make_context();
+  const auto rows_of = [&](Index failing_sequence, Index failing_layer) {
+    FailingBlock::failing_sequence = failing_sequence;
+    FailingBlock::failing_layer = failing_layer;
+    BusyEngine<FailingBlock> engine(context, 3, KeepRatio(two_points));
+    std::vector<std::vector<float>> rows;
+    for (const Index tokens : {40, 1, 1}) {
+      engine.begin(tokens);
+      for (auto& layer : engine.blocks) layer.forward(context, engine.step);
+      const StepOutput<float> output = engine.step.end();
+      for (Index s = 0; s < 3; ++s) rows.push_back(CudaMemory::read(context, output.of(s)));
+      CHECK(output.failures.size() == (failing_sequence >= 0 && tokens > 1 ? 1 : 0));
+      if (tokens > 1 && failing_sequence >= 0) {
+        CHECK(output.failures.front().entry == failing_sequence);
+        CHECK(engine.sequences.size() == 3);
+        CHECK(std::next(engine.sequences.begin(), failing_sequence)->length() == 0);
+        FailingBlock::failing_sequence = -1;
+        // The rows of a decode step are numbered by the batch: the others only are looked at from here on.
+      }
+    }
+    return rows;
+  };
+  const auto expected = rows_of(-1, 0);
+  for (const Index layer : {0, 2}) {
+    for (const Index failing : {0, 1, 2}) {
+      CAPTURE(layer);
+      CAPTURE(failing);
+      const auto rows = rows_of(failing, layer);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const Index s = static_cast<Index>(i % 3);
+        if (s != failing) CHECK(rows[i] == expected[i]);
+        if (s == failing && i < 3) CHECK(rows[i].empty());
+      }
+    }
+  }
+  FailingBlock::failing_sequence = 0;
+  BusyEngine<FailingBlock> alone(context, 1, KeepRatio(two_points));
+  FailingBlock::failing_layer = 2;
+  alone.begin(40);
+  alone.blocks[0].forward(context, alone.step);
+  alone.blocks[1].forward(context, alone.step);
+  CHECK_THROWS_AS(alone.blocks[2].forward(context, alone.step), invalid_argument);
+  CHECK_FALSE(alone.step.running());
+  FailingBlock::failing_sequence = -1;
+  alone.begin(40);
+  for (auto& layer : alone.blocks) layer.forward(context, alone.step);
+  CHECK(alone.step.end().rows.rows == 1);
+}
+
+TEST_CASE("cuda: between the two parts of advance there is no plan") {
+  auto context = CudaMemory::make_context();
+  BusyEngine<ScoredBlock> engine(context, 1, KeepRatio(two_points));
+  CHECK_THROWS_AS(engine.step.end_advance(), logic_error);
+  engine.begin(40);
+  CHECK_THROWS_WITH_AS(engine.step.end_advance(), "lazyllm: Step::end_advance: begin_advance must come first",
+                       logic_error);
+  for (std::size_t layer = 0; layer < 5; ++layer) {
+    engine.step.begin_advance(context, engine.layers[layer].attention());
+    CHECK_THROWS_WITH_AS(engine.step.plan(), "lazyllm: Step: the next layer has no plan yet: end_advance comes first",
+                         logic_error);
+    CHECK_THROWS_AS(engine.step.begin_advance(context, engine.layers[layer].attention()), logic_error);
+    if (layer == 2) {
+      engine.step.abort();  // while the selection is under way
+      CHECK_THROWS_AS(engine.step.end_advance(), logic_error);
+      CHECK(engine.sequences.front().length() == 0);
+      break;
+    }
+    engine.step.end_advance();
+  }
+  engine.run(40);
+  CHECK(engine.sequences.front().length() == 40);
+}
+
 TEST_CASE("cuda: steps like earlier ones allocate nothing, and wait, copy back and launch a constant number of times") {
   const AttentionScore plain, summed{.over_layers = true, .pooling = 3};
-  const AttentionScore window{.last_queries = 5, .reduce = Reduce::max};
+  const AttentionScore window{.last_queries = 5, .over_rows = Reduce::max};
   // At each of two layers: select and move rows; at the last layer the last rows.
   constexpr int pruning = 2 * 2 + 1;
   allocates_nothing_and_launches_little<ScoringBlock>(plain, pruning);

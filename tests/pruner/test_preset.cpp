@@ -54,7 +54,7 @@ TEST_CASE("preset: what a file says") {
   CHECK(preset.schedule.points()[1].layers_run == 9);
   CHECK(preset.schedule.points()[1].keep == 0.25);
   CHECK(preset.score.last_queries == 8);
-  CHECK(preset.score.reduce == Reduce::max);
+  CHECK(preset.score.over_rows == Reduce::max);
   CHECK(preset.score.over_layers);
   CHECK(preset.score.pooling == 5);
   CHECK(preset.protect_first == 4);

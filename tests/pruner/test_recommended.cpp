@@ -45,7 +45,7 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   for (const LayerKeep& point : preset.schedule.points()) cuts.push_back(point.layers_run);
   CHECK(cuts == std::vector<Index>{5, 9, 14, 18});
   CHECK(recommended(60, 2.34).schedule.points()[1].layers_run == 19);
-  CHECK(preset.score.heads == Reduce::max);
+  CHECK(preset.score.over_heads == Reduce::max);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 32);
   CHECK(preset.decode_revived == 4);

@@ -66,10 +66,11 @@ TEST_CASE("score text: reads what is written") {
   using enum Reduce;
   CHECK(parse_score("last") == AttentionScore{});
   CHECK(parse_score("mean:8") == AttentionScore{.last_queries = 8});
-  CHECK(parse_score("max:3+pool:5") == AttentionScore{.last_queries = 3, .reduce = max, .pooling = 5});
-  CHECK(parse_score("last+heads:max") == AttentionScore{.heads = max});
-  CHECK(parse_score("mean:32+pool:15+heads:max") == AttentionScore{.heads = max, .last_queries = 32, .pooling = 15});
-  CHECK(to_text(AttentionScore{.heads = max, .last_queries = 4, .over_layers = true, .pooling = 3}) ==
+  CHECK(parse_score("max:3+pool:5") == AttentionScore{.last_queries = 3, .over_rows = max, .pooling = 5});
+  CHECK(parse_score("last+heads:max") == AttentionScore{.over_heads = max});
+  CHECK(parse_score("mean:32+pool:15+heads:max") ==
+        AttentionScore{.over_heads = max, .last_queries = 32, .pooling = 15});
+  CHECK(to_text(AttentionScore{.over_heads = max, .last_queries = 4, .over_layers = true, .pooling = 3}) ==
         "mean:4+heads:max+layers+pool:3");
   CHECK(parse_score("last+layers") == AttentionScore{.over_layers = true});
   CHECK(parse_score("mean:2+pool:7+layers") == AttentionScore{.last_queries = 2, .over_layers = true, .pooling = 7});
@@ -124,8 +125,12 @@ TEST_CASE("policy text: each name makes its policy") {
   CHECK(asked(parse_policy("paper", 8)).k == 70);
   CHECK(asked(parse_policy("dense", 8)).kind == all);
   for (const NamedPolicy& policy : named_policies) {
-    const std::string prefix(policy.prefix);
+    const std::string prefix(policy.name);
     CHECK_FALSE(policy.meaning.empty());
+    if (!policy.has_schedule()) {
+      CHECK(asked(parse_policy(policy.name, 8)).kind != all);
+      continue;
+    }
     CHECK(asked(parse_policy(prefix + "2:0.25", 8)).kind != all);
     CHECK_THROWS_AS(parse_policy(prefix + "2", 8), invalid_argument);
     if (!prefix.empty()) CHECK_THROWS_AS(parse_policy(prefix + "paper", 8), invalid_argument);
@@ -133,7 +138,8 @@ TEST_CASE("policy text: each name makes its policy") {
   CHECK_THROWS_WITH_AS(parse_policy("8:0.5", 8), doctest::Contains("layer 8 is out of range 1 to 7"), invalid_argument);
   CHECK_THROWS_WITH_AS(parse_policy("static@dense", 8), doctest::Contains("needs a list"), invalid_argument);
   CHECK_THROWS_WITH_AS(parse_policy("top-q@2:0.5", 8),
-                       "lazyllm: schedule 'top-q@2:0.5': 'top-q@' is not one of top-p@, static@", invalid_argument);
+                       "lazyllm: schedule 'top-q@2:0.5': 'top-q@' is not one of top-p@, static@, paper",
+                       invalid_argument);
 }
 
 TEST_CASE("score text: each part is read, written and named in the help") {

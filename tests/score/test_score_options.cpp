@@ -127,7 +127,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
       for (const Reduce reduce : {Reduce::mean, Reduce::max}) {
         CAPTURE(window);
         std::vector<float> scores(keys.size(), not_a_number);
-        fill({.heads = heads, .last_queries = window, .reduce = reduce}, context, block, plan, 5, scores);
+        fill({.over_heads = heads, .last_queries = window, .over_rows = reduce}, context, block, plan, 5, scores);
         for (std::size_t i = 0; i < keys.size(); ++i) {
           float expected = 0;
           float taken = 0;
@@ -221,8 +221,8 @@ TEST_CASE("AttentionScore: an engine that scores windows itself gets what the li
               CHECK(scores.size() == plan.sequence(window.sequence).keys.size());
               CHECK(window.rows >= 1);
               CHECK(window.rows <= last_queries);
-              CHECK(window.heads == heads);
-              CHECK(window.reduce == reduce);
+              CHECK(window.over_heads == heads);
+              CHECK(window.over_rows == reduce);
               windows += window.rows > 1;
             };
             auto a = library.request();

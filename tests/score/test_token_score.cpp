@@ -30,9 +30,9 @@ struct EveryThird {
 
 /// All options; counts how often it is asked. Where heads are spread over ranks, their scores would be added here.
 struct OfTwoRanks {
-  Reduce heads = Reduce::mean;
+  Reduce over_heads = Reduce::mean;
   Index last_queries = 1;
-  Reduce reduce = Reduce::mean;
+  Reduce over_rows = Reduce::mean;
   bool over_layers = false;
   Index pooling = 1;
   int* calls = nullptr;
@@ -99,7 +99,7 @@ TEST_CASE("score: the window is the sequence's own rows among the last positions
   const LayerPlan plan = builder.layer(0, 2);
   const auto window = [&](Index last_queries) {
     return lazyllm::detail::score_window(
-        AttentionScore{.heads = Reduce::max, .last_queries = last_queries, .reduce = Reduce::max}, plan, 1, 5);
+        AttentionScore{.over_heads = Reduce::max, .last_queries = last_queries, .over_rows = Reduce::max}, plan, 1, 5);
   };
   CHECK(window(1).first_row == 6);
   CHECK(window(1).rows == 1);
@@ -109,10 +109,10 @@ TEST_CASE("score: the window is the sequence's own rows among the last positions
   CHECK(window(9).first_row == 3);
   CHECK(window(9).rows == 4);  // the revived one does not score
   CHECK(window(9).sequence == 1);
-  CHECK(window(9).heads == Reduce::max);
-  CHECK(window(9).reduce == Reduce::max);
-  CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).heads == Reduce::mean);
-  CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).reduce == Reduce::mean);
+  CHECK(window(9).over_heads == Reduce::max);
+  CHECK(window(9).over_rows == Reduce::max);
+  CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).over_heads == Reduce::mean);
+  CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).over_rows == Reduce::mean);
 }
 
 TEST_CASE("score: one of the user's own without options ranks the tokens") {
@@ -125,9 +125,9 @@ TEST_CASE("score: one of the user's own without options ranks the tokens") {
 
 TEST_CASE("score: one of the user's own has all options of the library's") {
   const std::vector<Index> tokens{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3};
-  for (const AttentionScore& options :
-       {AttentionScore{}, AttentionScore{.last_queries = 4, .reduce = Reduce::max}, AttentionScore{.over_layers = true},
-        AttentionScore{.pooling = 5}, AttentionScore{Reduce::max, 3, Reduce::mean, true, 3}}) {
+  for (const AttentionScore& options : {AttentionScore{}, AttentionScore{.last_queries = 4, .over_rows = Reduce::max},
+                                        AttentionScore{.over_layers = true}, AttentionScore{.pooling = 5},
+                                        AttentionScore{Reduce::max, 3, Reduce::mean, true, 3}}) {
     TinyEngine<LibraryScores> library;
     TinyEngine<LibraryScores, OfTwoRanks> own;
     auto a = library.request();
@@ -135,7 +135,7 @@ TEST_CASE("score: one of the user's own has all options of the library's") {
     int calls = 0;
     const AnyPolicy policy = KeepRatio(Schedule{{1, 0.6}, {3, 0.5}});
     const TokenPruner expected(policy, options);
-    const TokenPruner pruner(policy, OfTwoRanks{options.heads, options.last_queries, options.reduce,
+    const TokenPruner pruner(policy, OfTwoRanks{options.over_heads, options.last_queries, options.over_rows,
                                                 options.over_layers, options.pooling, &calls});
     const auto found = own.run({{&b, &pruner, tokens}});
     const auto right = library.run({{&a, &expected, tokens}});

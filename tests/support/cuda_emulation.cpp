@@ -123,19 +123,31 @@ Arena& pinned_memory() {
   return *(access != nullptr ? memory : nullptr);
 }
 
+using Work = std::function<void()>;
+
+/// What is captured of a stream.
+struct Capture {
+  std::vector<Work> work;
+  bool valid = true;
+};
+
 struct Stream {
-  std::deque<std::function<void()>> work;
+  std::deque<Work> work;
   std::size_t enqueued = 0;
+  std::unique_ptr<Capture> capture;
 
   void run_until(std::size_t number) {
     const Arena::Access access(device_memory());
-    while (enqueued - work.size() < number) {
+    while (!has_run(number)) {
       const auto next = std::move(work.front());
       work.pop_front();
       next();
     }
   }
   void run_all() { run_until(enqueued); }
+
+  /// Whether the first `number` pieces of work have run.
+  bool has_run(std::size_t number) const { return enqueued - work.size() >= number; }
 };
 
 /// The end of the work that is on a stream at some time.
@@ -173,6 +185,13 @@ cudaError_t call() {
   return everything().counters.calls++ == everything().failing_call ? failed(cudaErrorUnknown) : cudaSuccess;
 }
 
+/// Fails if the stream is captured: what a host may not do then, and what no graph of the tests may contain.
+cudaError_t not_captured(Stream& stream) {
+  if (stream.capture == nullptr) return cudaSuccess;
+  stream.capture->valid = false;
+  return failed(cudaErrorStreamCaptureUnsupported);
+}
+
 /// Counts an allocation, and fails if it is the one to fail.
 cudaError_t allocate(Arena& arena, void** memory, std::size_t bytes) {
   const cudaError_t code = call();
@@ -207,6 +226,9 @@ void check_upload(const void* target, const void* source, std::size_t bytes) {
 cudaError_t copy(void* target, std::size_t target_stride, const void* source, std::size_t source_stride,
                  std::size_t row_bytes, std::size_t rows, cudaMemcpyKind kind, cudaStream_t stream) {
   if (const cudaError_t code = call(); code != cudaSuccess) return code;
+  if (!device_memory().contains(source) || !device_memory().contains(target)) {
+    if (const cudaError_t code = not_captured(stream_of(stream)); code != cudaSuccess) return code;
+  }
   if (!may_copy(target, target_stride, source, source_stride, row_bytes, rows, kind)) {
     return failed(cudaErrorInvalidValue);
   }
@@ -320,6 +342,7 @@ LAZYLLM_UNWATCHED bool release(unsigned first, unsigned last, State barrier) {
 }  // namespace
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (Capture* const capture = stream_of(stream).capture.get()) return capture->work.push_back(std::move(work));
   stream_of(stream).work.push_back(std::move(work));
   ++stream_of(stream).enqueued;
 }
@@ -467,7 +490,8 @@ void __syncthreads() { emulation::block_barrier(); }
 // The part of the CUDA runtime that the backend uses.
 extern "C" {
 
-cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t code = emulation::not_captured(emulation::stream_of(stream)); code != cudaSuccess) return code;
   return emulation::allocate(emulation::device_memory(), memory, bytes);
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
@@ -503,7 +527,44 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = reinterpret_cast<cudaStream_t>(&emulation::everything().streams.emplace_back());
   return cudaSuccess;
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  // The default stream cannot be captured.
+  if (stream == nullptr) return emulation::failed(cudaErrorStreamCaptureUnsupported);
+  emulation::stream_of(stream).capture = std::make_unique<emulation::Capture>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  auto capture = std::move(emulation::stream_of(stream).capture);
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  if (!capture->valid) return emulation::failed(cudaErrorStreamCaptureInvalidated);
+  *graph = reinterpret_cast<cudaGraph_t>(capture.release());
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* launchable, cudaGraph_t graph, unsigned long long) {
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  *launchable = reinterpret_cast<cudaGraphExec_t>(
+      new std::vector<emulation::Work>(reinterpret_cast<const emulation::Capture*>(graph)->work));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<emulation::Capture*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t launchable) {
+  delete reinterpret_cast<std::vector<emulation::Work>*>(launchable);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t launchable, cudaStream_t stream) {
+  if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
+  ++emulation::everything().counters.graph_launches;
+  for (const emulation::Work& work : *reinterpret_cast<const std::vector<emulation::Work>*>(launchable)) {
+    emulation::enqueue(stream, work);
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t code = emulation::not_captured(emulation::stream_of(stream)); code != cudaSuccess) return code;
   ++emulation::everything().counters.waits;
   emulation::stream_of(stream).run_all();
   return emulation::call();
@@ -516,12 +577,16 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
   emulation::Stream& marked = emulation::stream_of(stream);
+  if (const cudaError_t code = emulation::not_captured(marked); code != cudaSuccess) return code;
   *reinterpret_cast<emulation::EventMark*>(event) = {&marked, marked.enqueued};
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const auto& mark = *reinterpret_cast<emulation::EventMark*>(event);
-  if (mark.stream != nullptr) mark.stream->run_until(mark.number);
+  if (mark.stream != nullptr) {
+    emulation::everything().counters.event_waits += !mark.stream->has_run(mark.number);
+    mark.stream->run_until(mark.number);
+  }
   return emulation::call();
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -538,6 +603,8 @@ const char* cudaGetErrorString(cudaError_t code) {
   switch (code) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
     case cudaErrorInvalidValue: return "invalid argument";
     default: return "unknown error";
   }

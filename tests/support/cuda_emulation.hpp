@@ -65,6 +65,8 @@ struct Counters {
   int copies_to_host = 0;
   std::size_t bytes_to_host = 0;
   int waits = 0;  ///< for a whole stream
+  int graph_launches = 0;
+  int event_waits = 0;  ///< for an event whose work had not run yet
 };
 const Counters& counters();
 

@@ -148,7 +148,7 @@ class NaiveLazy {
               QueryRows<T>{query_memory.span().data(), shape.hidden_size(), shape.head_dim, shape.heads, shape.head_dim,
                            1 / std::sqrt(static_cast<float>(shape.head_dim))},
               0, limits, ContiguousKeys<T>{key_memory.span().data(), shape.kv_width(), shape.head_dim, shape.kv_heads},
-              places, score.reduce, score_memory.span(), score.heads);
+              places, score.over_rows, score_memory.span(), score.over_heads);
     Vector scores = score_memory.download();
     if (score.over_layers) {
       for (std::size_t i = 0; i < active.size(); ++i) scores[i] = sums[active[i]] += scores[i];

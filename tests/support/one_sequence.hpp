@@ -18,8 +18,8 @@ void score_one(Context& context, const QueryRows<T>& queries, Index first_row, s
                            .limits = limits,
                            .key_view = key_view,
                            .keys = keys,
-                           .heads = heads,
-                           .reduce = reduce,
+                           .over_heads = heads,
+                           .over_rows = reduce,
                            .scores = scores};
   });
 }

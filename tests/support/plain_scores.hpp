@@ -46,12 +46,12 @@ void attention_scores(PlainScores&, const QueryRows<T>& queries, Index count, co
         for (double& logit : logits) sum += logit = std::exp(logit - highest);
         for (std::size_t i = 0; i < logits.size(); ++i) {
           const double of_head = logits[i] / sum;
-          of_row[i] = task.heads == Reduce::max ? std::max(of_row[i], of_head)
-                                                : of_row[i] + of_head / static_cast<double>(queries.heads);
+          of_row[i] = task.over_heads == Reduce::max ? std::max(of_row[i], of_head)
+                                                     : of_row[i] + of_head / static_cast<double>(queries.heads);
         }
       }
       for (std::size_t i = 0; i < of_row.size(); ++i) {
-        result[i] = task.reduce == Reduce::max ? std::max(result[i], of_row[i]) : result[i] + of_row[i] / rows;
+        result[i] = task.over_rows == Reduce::max ? std::max(result[i], of_row[i]) : result[i] + of_row[i] / rows;
       }
     }
     std::ranges::transform(result, task.scores.begin(), [](double score) { return static_cast<float>(score); });

@@ -61,7 +61,7 @@ struct EngineScores {
     score_one(context, block.queries(plan), window.first_row,
               part.key_limits.subspan(static_cast<std::size_t>(window.first_row - part.first_row),
                                       static_cast<std::size_t>(window.rows)),
-              block.key_view(plan, window.sequence), part.keys, window.reduce, scores, window.heads);
+              block.key_view(plan, window.sequence), part.keys, window.over_rows, scores, window.over_heads);
     if (hooks->scored) hooks->scored(plan, window, scores);
   }
 };

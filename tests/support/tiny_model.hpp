@@ -323,8 +323,8 @@ class PlainlyScored {
     const auto first = static_cast<std::size_t>(window.first_row - part.first_row);
     score_one(plain, on_host(block_).queries(plan), window.first_row,
               part.key_limits.subspan(first, static_cast<std::size_t>(window.rows)),
-              on_host(block_).key_view(plan, window.sequence), part.keys, window.reduce, std::span<float>(values),
-              window.heads);
+              on_host(block_).key_view(plan, window.sequence), part.keys, window.over_rows, std::span<float>(values),
+              window.over_heads);
     Memory::write(context, values, scores.data());
   }
 

@@ -225,8 +225,8 @@ ModelConfig read_model_config(std::span<const std::byte> json_text, std::string_
   const Family family = read_family(fields, config);
   check_supported(fields, family);
   read_shape(fields, family, config);
-  constexpr double least_epsilon = 1e-30;
-  config.norm_epsilon = fields.number_or("rms_norm_eps", least_epsilon, 1, config.norm_epsilon);
+  constexpr double min_epsilon = 1e-30;
+  config.norm_epsilon = fields.number_or("rms_norm_eps", min_epsilon, 1, config.norm_epsilon);
   read_rope(fields, config);
   config.tied_embeddings = fields.flag("tie_word_embeddings");
   config.qkv_bias = family == Family::qwen2;

@@ -44,7 +44,7 @@ struct Options {
   Index max_tokens = 64;
   std::optional<Index> context;
   Sampling sampling;
-  bool compare = false, ignore_stop = false;
+  bool compare = false, ignore_stop = false, cuda_graphs = false;
   Index repeats = 3;
   std::string json, trace, logits, report;
 
@@ -144,6 +144,7 @@ void generate(const Options& options) {
   check(config, prompt, options.max_tokens);
 
   // What can be wrong with the options is found before the weights are loaded.
+  if (options.cuda_graphs && options.model.placement.device != "cuda") fail("--cuda-graphs needs --device cuda");
   Generator generator(
       prompt, options.max_tokens, options.sampling, tokenizer.get(),
       options.ignore_stop ? std::vector<TokenId>() : stop_tokens(config, tokenizer.get()),
@@ -165,6 +166,7 @@ void generate(const Options& options) {
     return with_memory_for_keys(config, placement.dtype, capacity, make_decoder);
   };
   const auto lazy = with_memory([&] { return model->lazy(capacity, pruner); });
+  if (options.cuda_graphs) lazy->use_graphs();
   Run run;
   std::string comparison;
   if (options.compare) {
@@ -226,6 +228,8 @@ int main(int argc, char** argv) {
       ->type_name("P");
   add_number(app, "--seed", options.sampling.seed, "seed of the drawing");
   app.add_flag("--ignore-stop", options.ignore_stop, "go on after an answer's end, to measure --max-tokens tokens");
+  app.add_flag("--cuda-graphs", options.cuda_graphs,
+               "with --device cuda: replay the decode steps of the lazy run as CUDA graphs");
   app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
   add_number(app, "--repeats", options.repeats, "with --compare: runs of each, times are medians", {.least = 1});
   add_path(app, "--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")

@@ -24,6 +24,13 @@ class DecoderAdapter final : public AnyDecoder {
   RowsView<const float> step_all(std::span<const Tokens> tokens) override { return decoder_.step_all(tokens); }
   void clear() override { decoder_.clear(); }
   void observe_layers(LayerObserver observer) override { decoder_.observe_layers(std::move(observer)); }
+  void use_graphs() override {
+    if constexpr (is_lazy) {
+      decoder_.use_graphs();
+    } else {
+      fail("graphs: a dense decoder has none");
+    }
+  }
   Index length(Index s) const override { return decoder_.length(s); }
   double operations() const override { return decoder_.operations(); }
   Index kv_bytes() const override { return decoder_.kv_bytes(); }

@@ -32,6 +32,8 @@ class AnyDecoder {
   virtual RowsView<const float> step_all(std::span<const Tokens> tokens) = 0;
   virtual void clear() = 0;
   virtual void observe_layers(LayerObserver observer) = 0;
+  /// From now on, decode steps replay CUDA graphs. Throws `std::invalid_argument` for a dense decoder and on the CPU.
+  virtual void use_graphs() = 0;
   virtual Index length(Index s = 0) const = 0;
   virtual double operations() const = 0;
   virtual Index kv_bytes() const = 0;

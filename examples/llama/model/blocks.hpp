@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -75,6 +76,30 @@ struct BlockResources {
     });
   }
 
+  /// Floating-point operations of the attention of `plan`.
+  double attention_operations(const lazyllm::LayerPlan& plan) const {
+    double visible = 0;
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const lazyllm::SequencePlan part = plan.sequence(s);
+      const Index rows = plan.outputs_only() ? part.outputs : std::ssize(part.positions);
+      for (const Position limit : part.key_limits.last(static_cast<std::size_t>(rows))) visible += limit;
+    }
+    const ModelConfig& config = model->config();
+    return 4 * visible * static_cast<double>(config.heads * config.head_dim);
+  }
+
+  /// Appends to `key` the addresses and sizes of what the blocks work with. For devices with graphs.
+  void identify(Context& context, std::vector<std::uint64_t>& key) const {
+    plan.identify(key);
+    for (const Buffer* buffer : {&normed, &projected, &queries, &mixed, &gate_up, &gated, &last_normed, &last_hidden}) {
+      key.push_back(reinterpret_cast<std::uintptr_t>(buffer->rows().data));
+    }
+    key.push_back(reinterpret_cast<std::uintptr_t>(context.workspace(0)));
+  }
+
+  /// Whether all rows of `plan` are output rows.
+  static bool all_are_outputs(const lazyllm::LayerPlan& plan) { return plan.rows() == output_count(plan); }
+
   /// The output rows of each sequence, without gaps: a view where they lie like this, else copied to `buffer`.
   RowsView<T> output_rows(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> rows, Buffer& buffer) {
     const Index outputs = output_count(plan);
@@ -103,9 +128,7 @@ struct BlockResources {
     return std::accumulate(plan.outputs().begin(), plan.outputs().end(), Index{0});
   }
 
-  static bool lie_together(const lazyllm::LayerPlan& plan) {
-    return plan.sequences() == 1 || plan.rows() == output_count(plan);
-  }
+  static bool lie_together(const lazyllm::LayerPlan& plan) { return plan.sequences() == 1 || all_are_outputs(plan); }
 
   void list_output_rows(const lazyllm::LayerPlan& plan) {
     last_indices.clear();
@@ -141,6 +164,11 @@ class AttentionBlock {
             config.heads,  config.head_dim, attention_shape(config).scale};
   }
 
+  /// The queries of the last `attend`, which `queries` shows.
+  RowsView<T> query_rows() const { return queries_; }
+  /// Says what an `attend` whose work was replayed has left.
+  void set_query_rows(RowsView<T> rows) { queries_ = rows; }
+
   auto key_view(const lazyllm::LayerPlan&, Index s) const { return resources_->caches.key_view(s, layer_); }
 
  private:
@@ -173,18 +201,8 @@ class AttentionBlock {
     const RowsView<T> mixed = resources_->take(context, resources_->mixed, queries_.rows, query_width);
     Device::rotate(context, resources_->plan, rotary, queries_);
     Device::attention(context, resources_->plan, layer_, RowsView<const T>(queries_), mixed);
-    count_attention(plan, query_width);
+    resources_->operations += resources_->attention_operations(plan);
     return mixed;
-  }
-
-  void count_attention(const lazyllm::LayerPlan& plan, Index query_width) {
-    double visible = 0;
-    for (Index s = 0; s < plan.sequences(); ++s) {
-      const lazyllm::SequencePlan part = plan.sequence(s);
-      const Index rows = plan.outputs_only() ? part.outputs : std::ssize(part.positions);
-      for (const Position limit : part.key_limits.last(static_cast<std::size_t>(rows))) visible += limit;
-    }
-    resources_->operations += 4 * visible * static_cast<double>(query_width);
   }
 
   BlockResources<T, Device>* resources_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <utility>
@@ -14,6 +15,23 @@
 #include "examples/llama/token_ids.hpp"
 
 namespace llama {
+
+/// Whether a device can replay work as graphs.
+template <class Device>
+inline constexpr bool has_graphs = requires {
+  typename Device::template Graphs<int>;
+};
+
+/// Its graphs; an empty type without any.
+template <class Device, class Value>
+struct GraphsOf {
+  struct type {};
+};
+template <class Device, class Value>
+requires has_graphs<Device>
+struct GraphsOf<Device, Value> {
+  using type = typename Device::template Graphs<Value>;
+};
 
 /// What both decoders have: the caches of one or more sequences and the buffers that a forward pass needs.
 template <class T, class Device = CpuDevice>
@@ -175,9 +193,10 @@ class LazyDecoder : public DecoderState<T, Device> {
     RowsView<const float> logits;
     step_.guard([&] {
       this->model_->embed(this->context_, this->tokens_, embeddings);
-      for (auto& layer : layers_) {
-        this->observe(step_.plan());
-        layer.forward(this->context_, step_);
+      if (uses_graphs_) {
+        run_segments();
+      } else {
+        run_layers(std::ssize(layers_) - 1);
       }
       if (step_.hidden().rows == std::ssize(tokens)) logits = this->logits(step_.hidden());
     });
@@ -195,16 +214,104 @@ class LazyDecoder : public DecoderState<T, Device> {
     for (Sequence& sequence : sequences_) sequence.clear();
   }
 
+  /// Whether the layers between two pruning layers of a decode step are a graph each from now on. Throws
+  /// `std::invalid_argument` on a device without graphs.
+  void use_graphs(bool use = true) {
+    if (!has_graphs<Device>) fail("graphs: the device has none");
+    uses_graphs_ = use;
+  }
+
  private:
   using RankScore = lazyllm::ScoreOfRanks;
   using RankPruner = lazyllm::TokenPruner<lazyllm::AnyPolicy, RankScore>;
   using LayerStep = lazyllm::Step<Sequence, RankPruner>;
+
+  /// What a replayed segment leaves on the host.
+  struct Replayed {
+    double linear_operations = 0;
+    RowsView<T> queries;  // of the last layer
+  };
+
+  /// Runs the layers from the next one to `last`.
+  void run_layers(Index last) {
+    for (Index layer = step_.plan().layer(); layer <= last; ++layer) {
+      this->observe(step_.plan());
+      layers_[static_cast<std::size_t>(layer)].forward(this->context_, step_);
+    }
+  }
+
+  void feed_forward(Index layer) {
+    const RowsView<T> rows = step_.hidden();
+    if (rows.rows > 0) layers_[static_cast<std::size_t>(layer)].feed_forward().feed_forward(this->context_, rows);
+  }
+
+  /// Runs all layers, those of a segment as a graph where its work repeats: a few rows, of which no layer but the last
+  /// is scored. The graph begins with the feed-forward of the layer before and, where the last layer prunes, ends with
+  /// its attention.
+  void run_segments() {
+    if constexpr (has_graphs<Device>) {
+      const Index count = std::ssize(layers_);
+      bool owes_feed_forward = false;
+      for (Index layer = 0; layer < count;) {
+        const auto segment = step_.segment();
+        const lazyllm::LayerPlan plan = step_.plan();
+        Index end = segment.last + 1;
+        if (end == count && !this->resources_.all_are_outputs(plan)) --end;  // it has other queries
+        const bool repeats = plan.rows() > 0 && plan.rows() <= max_graph_rows && segment.scored_from + 1 >= end;
+        if (layer == end || !repeats) {
+          if (owes_feed_forward) feed_forward(layer - 1);
+          owes_feed_forward = false;
+          run_layers(segment.last);
+          layer = segment.last + 1;
+          continue;
+        }
+        run_graph(plan, owes_feed_forward, end, !segment.rows_change);
+        owes_feed_forward = segment.rows_change;
+        for (; layer < end; ++layer) {
+          this->observe(step_.plan());
+          step_.advance(this->context_, layers_[static_cast<std::size_t>(layer)].attention());
+        }
+      }
+    }
+  }
+
+  /// Runs the layers from the one of `plan` to `end`, without it.
+  void run_graph(const lazyllm::LayerPlan& plan, bool owes_feed_forward, Index end, bool with_feed_forward) {
+    auto& resources = this->resources_;
+    resources.plan.update(this->context_, plan, resources.caches.views());
+    const RowsView<T> hidden = step_.hidden();
+    std::vector<std::uint64_t> key;
+    for (const Index number : {plan.layer(), end, Index{owes_feed_forward}, Index{with_feed_forward}, hidden.rows}) {
+      key.push_back(static_cast<std::uint64_t>(number));
+    }
+    key.push_back(reinterpret_cast<std::uintptr_t>(hidden.data));
+    resources.identify(this->context_, key);
+    const double before = resources.operations;
+    const double attention = static_cast<double>(end - plan.layer()) * resources.attention_operations(plan);
+    auto& last = layers_[static_cast<std::size_t>(end - 1)].attention();
+    const Replayed& replayed = graphs_.run(this->context_, key, [&] {
+      const double begin = resources.operations;
+      if (owes_feed_forward) feed_forward(plan.layer() - 1);
+      for (Index layer = plan.layer(); layer < end; ++layer) {
+        layers_[static_cast<std::size_t>(layer)].attention().attend(this->context_, plan, hidden);
+        if (layer + 1 < end || with_feed_forward) feed_forward(layer);
+      }
+      return Replayed{resources.operations - begin - attention, last.query_rows()};
+    });
+    resources.operations = before + replayed.linear_operations + attention;
+    last.set_query_rows(replayed.queries);
+  }
+
+  /// Prompts fill the device: what a graph spares is nothing to them.
+  static constexpr Index max_graph_rows = 64;
 
   std::vector<RankPruner> pruners_;
   std::vector<Sequence> sequences_;
   std::vector<lazyllm::LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
   std::vector<typename LayerStep::Entry> entries_;
   LayerStep step_;
+  [[no_unique_address]] typename GraphsOf<Device, Replayed>::type graphs_;
+  bool uses_graphs_ = false;
 };
 
 }  // namespace llama

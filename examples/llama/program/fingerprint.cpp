@@ -45,8 +45,8 @@ std::uint64_t fingerprint_of(std::span<const std::filesystem::path> files) {
     fingerprint.add(path.filename().string());
     fingerprint.add(std::to_string(status.st_size));
     constexpr off_t block_size = 1 << 16;
-    constexpr off_t most_blocks = 1 << 10;  // 64 MiB
-    const off_t blocks = std::min((status.st_size + block_size - 1) / block_size, most_blocks);
+    constexpr off_t max_blocks = 1 << 10;  // 64 MiB
+    const off_t blocks = std::min((status.st_size + block_size - 1) / block_size, max_blocks);
     std::string block(static_cast<std::size_t>(std::min<off_t>(block_size, status.st_size)), '\0');
     const off_t last = status.st_size - std::ssize(block);  // where the last block begins
     for (off_t i = 0; i < blocks; ++i) {

@@ -17,15 +17,15 @@ std::string names_in(const nlohmann::json& presets) {
   return names.empty() ? "none" : names;
 }
 
-/// What may stand in front of a list, for the help.
-std::string prefixes() {
+/// The policies with a name, for the help.
+std::string named_policies() {
   std::string text;
   for (const lazyllm::NamedPolicy& policy : lazyllm::named_policies) {
-    if (policy.prefix.empty()) continue;
-    text += (text.empty() ? "in front of a list, KEEP means with " : ", with ") + std::string(policy.prefix) + " the " +
-            std::string(policy.meaning);
+    if (policy.name.empty()) continue;
+    text += std::string(policy.name) + (policy.has_schedule() ? "LAYER:KEEP,... (" : " (") +
+            std::string(policy.meaning) + "), ";
   }
-  return text + "; ";
+  return text;
 }
 
 }  // namespace
@@ -33,10 +33,10 @@ std::string prefixes() {
 void add_pruning_options(CLI::App& app, PruningOptions& options) {
   app.add_option(
          "--schedule", options.schedule,
-         "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, paper "
-         "or LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
-         "9:0.7,19:0.7,28:0.7); " +
-             prefixes() +
+         "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, "
+         "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
+         "9:0.7,19:0.7,28:0.7), " +
+             named_policies() +
              "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the five options below "
              "where they are not given")
       ->capture_default_str();

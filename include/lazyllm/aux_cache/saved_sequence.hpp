@@ -78,7 +78,7 @@ inline void seal(std::span<std::byte> bytes) {
   std::memcpy(bytes.data() + offsetof(SavedHeader, checksum), &sum, sizeof(sum));
 }
 
-/// Positions of the tokens that have a parked row, and their slots.
+/// Positions of the tokens that have a parked row, ascending.
 template <ParksRows Aux>
 std::vector<Position> parked_positions(const SavedSequence& saved) {
   std::vector<Position> positions;
@@ -94,7 +94,7 @@ std::size_t row_bytes(const Aux& aux, std::size_t rows) {
   return rows * to_size(aux.hidden_size()) * sizeof(typename Aux::value_type);
 }
 
-/// Copies rows between slots of `aux` and a matrix without gaps in the backend's memory.
+/// The bytes of a sequence: header, depths, parked rows. Waits for the context's work.
 template <Backend Context, ParksRows Aux>
 std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const SavedSequence& saved) {
   using T = typename Aux::value_type;

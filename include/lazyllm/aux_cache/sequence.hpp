@@ -184,7 +184,7 @@ class Sequence {
     return result;
   }
 
-  /// The same, with an Aux Cache in a storage of its own.
+  /// A sequence from the bytes of `save`, with an Aux Cache in a storage of its own. Throws as the other `restore`.
   static Sequence restore(context_type& context,
                           std::span<const std::byte> bytes) requires std::constructible_from<Aux, Index> {
     return restore(context, bytes, Aux(detail::saved_hidden_size(bytes)));

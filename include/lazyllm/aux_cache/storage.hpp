@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/element.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
@@ -31,9 +32,9 @@ concept AuxStorage = std::movable<S> &&
   { constant.hidden_size() } -> std::same_as<Index>;
 };
 
-/// Slots with a free list, in one buffer that grows. Used by one thread at a time, the end of a sequence included.
-/// `Buffer` is the memory that the rows lie in.
-template <Backend Context, class T, class Buffer = typename Context::template Buffer<T>>
+/// Slots with a free list, in one buffer that grows. Not thread-safe: sequences that share a pool must be used, and
+/// destroyed, by one thread at a time. `Buffer` is the memory that the rows lie in.
+template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class RowPool {
  public:
   /// Throws `invalid_argument` unless `hidden_size` is at least 1 and a row fits the memory.
@@ -80,7 +81,7 @@ class RowPool {
 };
 
 /// Storage of an Aux Cache in slots of its own, in one piece of memory: as many as the sequence has needed at once.
-template <Backend Context, class T, class Buffer = typename Context::template Buffer<T>>
+template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class DenseStorage : public RowPool<Context, T, Buffer> {
  public:
   using context_type = Context;  ///< the backend's
@@ -93,7 +94,7 @@ class DenseStorage : public RowPool<Context, T, Buffer> {
 
 /// Storage of an Aux Cache in slots of a pool that many sequences share: memory only for the rows that are parked now,
 /// whichever sequence they belong to.
-template <Backend Context, class T>
+template <Backend Context, Element T>
 class PooledStorage {
  public:
   using context_type = Context;      ///< the backend's

@@ -33,8 +33,8 @@ struct ScoreTask {
   std::span<const Position> limits{};  ///< `[rows]` row first_row + i sees the first `limits[i]` keys, the others are 0
   Keys key_view{};                     ///< K of the sequence in this layer
   Positions keys{};                    ///< `[keys]` positions of the active tokens
-  Reduce heads = Reduce::mean;         ///< over the query heads of each row
-  Reduce reduce = Reduce::mean;        ///< over the rows
+  Reduce over_heads = Reduce::mean;    ///< over the query heads of each row
+  Reduce over_rows = Reduce::mean;     ///< over the rows
   std::span<float> scores{};           ///< `[keys]` output, in the backend's memory
 };
 
@@ -79,6 +79,15 @@ struct KeptTokens {
   }
 };
 
+/// The rows of one sequence that go on after a selection, before the host knows which ones they are: row `first_row +
+/// i` of the batch is that of key i of the task.
+struct KeptRows {
+  Index task = -1;      ///< number of the selection's task, -1 for a sequence whose rows all go on
+  Index first_row = 0;  ///< where the sequence's rows begin
+  Index count = 0;      ///< how many go on
+  Index target = 0;     ///< where they go: the end of the sequence before
+};
+
 /// A backend, by the context that its operations take first. They are found by argument-dependent lookup:
 /// - `copy_rows(context, copies)` does all copies,
 /// - `attention_scores(context, queries, count, task_of)` computes the scores of `task_of(0 … count - 1)`,
@@ -112,5 +121,23 @@ void copy_rows(Context& context, RowsView<const T> source, std::span<const Index
   const RowCopy<T> copy{source, from, target, to};
   copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
 }
+
+/// A backend that goes on while the host waits for a selection. `C::Selection` is one that is under way:
+/// - `reserve(context, tasks, keys)` of it makes room, `count(t)` is how many keys task t keeps, if it is by number and
+///   has no limit of revived keys, or -1,
+/// - `begin_selection(context, tasks, selection)` and `end_selection(context, selection, kept)` together are
+///   `select_tokens`; only the second waits, for the selection and nothing behind it,
+/// - `copy_kept_rows(context, selection, source, target, rows)` copies the rows of kept keys in between. Of a task that
+///   has a score that is not finite it copies any rows.
+template <class C>
+concept SelectsAhead = Backend<C> &&
+    requires(C& context, typename C::Selection& selection, std::span<const SelectionTask> tasks, KeptTokens& kept,
+             RowsView<const float> source, RowsView<float> target, std::span<const KeptRows> rows) {
+  selection.reserve(context, Index{}, Index{});
+  { selection.count(Index{}) } -> std::same_as<Index>;
+  begin_selection(context, tasks, selection);
+  copy_kept_rows(context, selection, source, target, rows);
+  end_selection(context, selection, kept);
+};
 
 }  // namespace lazyllm

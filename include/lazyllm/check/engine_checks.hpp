@@ -139,9 +139,9 @@ class EngineChecks {
     run.after_attend = [&](const LayerPlan& plan) {
       if (!plan.scores_wanted()) return;
       for (const AttentionScore& score :
-           {AttentionScore{}, AttentionScore{.heads = Reduce::max},
+           {AttentionScore{}, AttentionScore{.over_heads = Reduce::max},
             AttentionScore{.last_queries = options_.last_queries},
-            AttentionScore{.last_queries = options_.last_queries, .reduce = Reduce::max}}) {
+            AttentionScore{.last_queries = options_.last_queries, .over_rows = Reduce::max}}) {
         compare_scores(run, plan, score_window(score, plan, 0, new_tokens));
         ++compared;
       }
@@ -162,8 +162,8 @@ class EngineChecks {
     }
     for (std::size_t i = 1; i < ways.size(); ++i) {
       expect_equal(ways[i].second, ways[0].second, options_.score_tolerance,
-                   in_words("layer ", plan.layer(), ", ", name(window.reduce), " of ", window.rows, " rows, ",
-                            name(window.heads), " of the heads, ", ways[i].first, " against ", ways[0].first));
+                   in_words("layer ", plan.layer(), ", ", name(window.over_rows), " of ", window.rows, " rows, ",
+                            name(window.over_heads), " of the heads, ", ways[i].first, " against ", ways[0].first));
     }
   }
 

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lazyllm/backend/score_order.hpp"
+#include "lazyllm/engine/finite.hpp"
 
 namespace lazyllm::detail {
 

@@ -35,10 +35,11 @@ std::vector<float> scores_of_probabilities(Engine& engine, Context& context, con
       float of_row = 0;
       for (std::size_t head = 0; head < heads; ++head) {
         const float of_head = each[head * limit + key];
-        of_row = window.heads == Reduce::max ? std::max(of_row, of_head) : of_row + of_head / static_cast<float>(heads);
+        of_row =
+            window.over_heads == Reduce::max ? std::max(of_row, of_head) : of_row + of_head / static_cast<float>(heads);
       }
-      scores[key] = window.reduce == Reduce::max ? std::max(scores[key], of_row)
-                                                 : scores[key] + of_row / static_cast<float>(window.rows);
+      scores[key] = window.over_rows == Reduce::max ? std::max(scores[key], of_row)
+                                                    : scores[key] + of_row / static_cast<float>(window.rows);
     }
   }
   return scores;

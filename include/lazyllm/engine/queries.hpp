@@ -37,11 +37,11 @@ struct QueryRows {
 /// The rows of one sequence whose attention makes its scores, and how: what an engine needs to know that computes
 /// scores itself.
 struct ScoreWindow {
-  Index sequence = 0;            ///< number of the sequence in the plan
-  Index first_row = 0;           ///< the window is the rows [first_row, first_row + rows) of the batch
-  Index rows = 1;                ///< at least 1; all belong to the sequence
-  Reduce heads = Reduce::mean;   ///< over the query heads of each row
-  Reduce reduce = Reduce::mean;  ///< then over the rows of the window
+  Index sequence = 0;                ///< number of the sequence in the plan
+  Index first_row = 0;               ///< the window is the rows [first_row, first_row + rows) of the batch
+  Index rows = 1;                    ///< at least 1; all belong to the sequence
+  Reduce over_heads = Reduce::mean;  ///< over the query heads of each row
+  Reduce over_rows = Reduce::mean;   ///< then over the rows of the window
 };
 
 }  // namespace lazyllm

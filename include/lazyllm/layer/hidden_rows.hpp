@@ -37,9 +37,13 @@ class HiddenRows {
     return buffers_[1 - current_].rows().subrows(0, rows);
   }
 
+  /// The rows that `swap` has replaced, until the next `next`.
+  RowsView<T> last() const { return {buffers_[1 - current_].rows().data, last_count_, hidden_size_}; }
+
   /// Makes what `next` has given the running batch.
   void swap(Index rows) {
     current_ = 1 - current_;
+    last_count_ = count_;
     count_ = rows;
   }
 
@@ -47,6 +51,7 @@ class HiddenRows {
   typename Context::template Buffer<T> buffers_[2];
   Index hidden_size_ = 0;
   Index count_ = 0;
+  Index last_count_ = 0;
   int current_ = 0;
 };
 

@@ -39,8 +39,9 @@ class LazyDecoderLayer {
       step.guard([&] {
         const auto plan = step.plan();
         if (plan.rows() > 0) attention_.attend(context, plan, step.hidden());
-        step.advance(context, attention_);
+        step.begin_advance(context, attention_);
         if (step.hidden().rows > 0) feed_forward_.feed_forward(context, step.hidden());
+        step.end_advance();
       });
     }
   }

@@ -81,6 +81,7 @@ class Step {
     context_ = &context;
     layers_ = entries.front().sequence->layers();
     layer_ = 0;
+    advances_ = false;
     output_indptr_.clear();
     stats_.layers.assign(detail::to_size(layers_), {});
     guard([&] {
@@ -97,10 +98,11 @@ class Step {
     return begin(context, std::span(&entry, 1));
   }
 
-  /// The plan of the layer to run now; valid until `advance`. Throws `logic_error` if no step is running or all its
-  /// layers have run.
+  /// The plan of the layer to run now; valid until `advance`. Throws `logic_error` if no step is running, all its
+  /// layers have run, or `end_advance` is due.
   LayerPlan plan() const {
     if (!running()) detail::fail<logic_error>("Step: no layer is left to run: no step is running");
+    if (advances_) detail::fail<logic_error>("Step: the next layer has no plan yet: end_advance comes first");
     if (layer_ == layers_) detail::fail<logic_error>("Step: no layer is left to run: all ", layers_, " have");
     return batch_.plan().layer(layer_, layers_, scores_wanted_);
   }
@@ -156,26 +158,41 @@ class Step {
   /// selected, and revives the selected tokens that are parked here. `LazyDecoderLayer` calls it between attention and
   /// feed-forward, so that parked rows leave their feed-forward undone until they are revived. An entry with a score
   /// that is not a finite number, or whose policy throws, ends alone; what it threw goes on if no entry is left. Throws
-  /// `logic_error` for a context that is not that of `begin`, and like `plan`.
+  /// `logic_error` for a context that is not that of `begin`, `invalid_argument` for a score of more rows than the
+  /// block's `max_queries`, and like `plan`.
   template <class Block>
   void advance(context_type& context, Block& block) {
+    begin_advance(context, block);
+    end_advance();
+  }
+
+  /// The first part of `advance`: `hidden` is the rows that go on, and the feed-forward may run. On CUDA, where their
+  /// number is known, the host has not waited yet: it plans while the device runs the feed-forward. That is so for
+  /// prompts all of whose tokens run, and of which a number of tokens is kept.
+  template <class Block>
+  void begin_advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
     if (&context != context_) detail::fail<logic_error>("Step::advance: the context is not that of begin");
+    if (layer_ == 0) check_queries(block);
     const auto depth = static_cast<Depth>(layer_ + 1);
     batch_.set_depth(plan, depth);
     if (plan.outputs_only()) {
       keep_outputs(context, plan);
-      ++layer_;
-      return;
+    } else {
+      batch_.score(context, block, plan, depth);
+      if (change_ == depth && !batch_.begin_change(context, plan, depth, hidden_)) end_change(context, plan);
     }
-    LayerStats& layer = stats_.layers[detail::to_size(layer_)];
-    batch_.score(context, block, plan, depth);
-    if (change_ == depth) {
-      stats_.layers[detail::to_size(depth)].revived = batch_.change(context, plan, depth, hidden_);
-    }
-    layer.kept = batch_.plan().key_count();
-    ++layer_;
-    begin_layer();
+    advances_ = true;
+  }
+
+  /// The rest of `advance`, without which there is no next plan. An entry with a score that is not a finite number may
+  /// end here; then its rows leave the batch. Throws `logic_error` unless `begin_advance` came last.
+  void end_advance() {
+    if (!running() || !advances_) detail::fail<logic_error>("Step::end_advance: begin_advance must come first");
+    advances_ = false;
+    if (batch_.changes()) end_change(*context_, plan());
+    if (layer_ + 1 < layers_) stats_.layers[detail::to_size(layer_)].kept = batch_.plan().key_count();
+    if (++layer_ < layers_) begin_layer();
   }
 
  private:
@@ -203,6 +220,24 @@ class Step {
                      first.aux().hidden_size());
       }
     }
+  }
+
+  /// Throws `invalid_argument` for a score that looks at more rows than `block` keeps, where the block says how many.
+  template <class Block>
+  void check_queries(const Block& block) const {
+    if constexpr (requires { Index{block.max_queries()}; }) {
+      for (const auto& member : batch_.members()) {
+        const Index last_queries = member.entry.pruner->score().last_queries;
+        if (last_queries <= block.max_queries()) continue;
+        detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ",
+                     block.max_queries(), ", the queries that the attention block keeps");
+      }
+    }
+  }
+
+  void end_change(context_type& context, const LayerPlan& plan) {
+    const auto depth = static_cast<Depth>(layer_ + 1);
+    stats_.layers[detail::to_size(depth)].revived = batch_.end_change(context, plan, depth, hidden_);
   }
 
   /// Counts the layer to run now, and finds the layer at which the batch changes next.
@@ -240,11 +275,12 @@ class Step {
   std::vector<Index> output_targets_;
   std::vector<Index> output_indptr_;
   StepStats stats_;
-  const context_type* context_ = nullptr;  // of the running step
+  context_type* context_ = nullptr;  // of the running step
   Index layers_ = 0;
   Index layer_ = 0;             // layers that have run
   Index change_ = 0;            // layers that have run when the batch changes next
   bool scores_wanted_ = false;  // whether this layer's scores will be asked for
+  bool advances_ = false;       // `end_advance` is due
 };
 
 }  // namespace lazyllm

@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/engine/plan_builder.hpp"
 #include "lazyllm/layer/hidden_rows.hpp"
+#include "lazyllm/layer/rows_ahead.hpp"
 #include "lazyllm/layer/step_member.hpp"
 #include "lazyllm/layer/step_output.hpp"
 #include "lazyllm/layer/transition.hpp"
@@ -36,11 +38,13 @@ class StepBatch {
     kept_keys_.reserve(to_size(tokens));
     members_.reserve(to_size(sequences));
     requests_.reserve(to_size(sequences));
+    ahead_.reserve(sequences);
   }
 
   /// Appends the new tokens and plans layer 0. Throws what is wrong with the entries, or the only failure.
   void begin(context_type& context, std::span<const Entry> entries) {
     failures_.clear();
+    ahead_.clear();
     Index tokens = 0;
     bool sums = false;
     for (const Entry& entry : entries) {
@@ -67,7 +71,7 @@ class StepBatch {
 
   /// Whether scores are needed of the layer after which `depth` layers have run.
   bool wants_scores(Index depth) const {
-    return std::ranges::any_of(members_, [depth](const Member& member) { return wants_scores(member, depth); });
+    return std::ranges::any_of(members_, [depth](const Member& member) { return member.wants_scores(depth); });
   }
 
   /// Notes that the rows of `plan` have gone through `depth` layers.
@@ -80,25 +84,36 @@ class StepBatch {
   /// Computes the scores that are needed of `plan`'s layer, which `block` has just run.
   template <class Block>
   void score(context_type& context, Block& block, const LayerPlan& plan, Depth depth) {
-    request_scores(depth);
+    request_scores(plan, depth);
     if (!requests_.empty()) pruner_.score(context, block, plan, std::span<const PruneRequest<Pruner>>(requests_));
   }
 
-  /// Prunes after `plan`'s layer, and makes the next layer's batch the running one. Returns the number of revived rows.
-  Index change(context_type& context, const LayerPlan& plan, Depth depth,
-               HiddenRows<context_type, value_type>& hidden) {
-    pruner_.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
-                  [&](Index s, Position position) { return pruned_here(member(s), position, depth); });
-    transition_.start(depth);
-    std::size_t request = 0;
-    for (Index s = 0; s < plan.sequences(); ++s) {
-      const bool requested = request < requests_.size() && requests_[request].sequence == s;
-      change_sequence(context, plan, s, depth, requested ? request : no_request);
-      request += requested;
+  /// Begins to prune after `plan`'s layer. Returns whether the rows that go on are the running batch already.
+  bool begin_change(context_type& context, const LayerPlan& plan, Depth depth,
+                    HiddenRows<context_type, value_type>& hidden) {
+    pruner_.begin_prune(context, plan, std::span<const PruneRequest<Pruner>>(requests_),
+                        [&](Index s, Position position) { return member(s).pruned_here(position, depth); });
+    if constexpr (SelectsAhead<context_type>) {
+      if (ahead_.list(plan, depth, members_, requests_, pruner_)) ahead_.move(context, pruner_, hidden);
     }
-    if (transition_.moves_rows(hidden.count())) {
+    return changes();
+  }
+
+  /// Whether a change has begun and not ended.
+  bool changes() const { return ahead_.moved(); }
+
+  /// Makes the next layer's batch the running one. Returns the number of revived rows.
+  Index end_change(context_type& context, const LayerPlan& plan, Depth depth,
+                   HiddenRows<context_type, value_type>& hidden) {
+    pruner_.end_prune(context);
+    transition_.start(depth);
+    for (Index s = 0; s < plan.sequences(); ++s) change_sequence(context, plan, s, depth);
+    if (changes()) {
+      transition_.move_rows(context, hidden.last(), hidden.rows(), true);
+      ahead_.end(context, hidden, members_);
+    } else if (transition_.moves_rows(hidden.count())) {
       const Index rows = transition_.next().row_count();
-      transition_.move_rows(context, hidden.rows(), hidden.next(context, rows));
+      transition_.move_rows(context, hidden.rows(), hidden.next(context, rows), false);
       hidden.swap(rows);
     }
     pruner_.advance_sums(context);
@@ -120,8 +135,6 @@ class StepBatch {
   void roll_back() noexcept { members_.clear(); }
 
  private:
-  static constexpr std::size_t no_request = static_cast<std::size_t>(-1);
-
   Member& member(Index s) { return members_[to_size(s)]; }
 
   /// Finds out what `find` finds of the policy, which may fail the member alone.
@@ -143,7 +156,7 @@ class StepBatch {
     if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
   }
 
-  /// Plans layer 0 of a sequence, or its later entry.
+  /// Plans layer 0 of a sequence. A prompt that waits in a deeper layer has no rows there.
   void enter(Member& member) {
     if (member.stage > 0) {
       const auto& keys = member.running.prompt().keys;
@@ -170,47 +183,41 @@ class StepBatch {
         plan_.append_keys(0, member.limit);
       }
     }
-    plan_.finish_sequence(member.tokens, outputs(member));
+    plan_.finish_sequence(member.tokens, member.outputs());
   }
 
-  static Index outputs(const Member& member) { return member.joined && member.last_part ? member.entry.outputs : 0; }
-
-  static bool wants_scores(const Member& member, Index depth) {
-    if (!member.joined || !member.last_part) return false;
-    return (member.event == depth && member.selection.ranks()) ||
-           (member.sums_scores() && member.event < member.layers);
-  }
-
-  /// Lists what the pruners are asked after the layer that has run.
-  void request_scores(Index depth) {
+  /// Lists what the pruners are asked after `plan`'s layer.
+  void request_scores(const LayerPlan& plan, Depth depth) {
     requests_.clear();
-    for (const Member& member : members_) {
-      if (!wants_scores(member, depth)) continue;
+    for (Index s = 0; s < plan.sequences(); ++s) {
+      const Member& member = this->member(s);
+      if (!member.wants_scores(depth)) continue;
       requests_.push_back({.pruner = member.entry.pruner,
-                           .sequence = &member - members_.data(),
+                           .sequence = s,
                            .new_tokens = member.prompt_tokens,
                            .outputs = member.entry.outputs,
                            .selection = member.ends_at(depth) ? member.selection : Selection{}});
+      // Where all keys are rows, none comes back.
+      if (plan.sequence(s).mask == Mask::causal) requests_.back().selection.max_revived = Selection::unlimited;
     }
   }
 
   /// Appends one sequence to the next batch.
-  void change_sequence(context_type& context, const LayerPlan& plan, Index s, Depth depth, std::size_t request) {
+  void change_sequence(context_type& context, const LayerPlan& plan, Index s, Depth depth) {
     Member& member = this->member(s);
     const SequencePlan part = plan.sequence(s);
-    if (!member.joined) {
-      if (member.event == depth) return join(context, member, part, depth);
-      return transition_.leave_out(part);
-    }
+    if (!member.joined && member.event == depth) return join(context, member, part, depth);
+    if (!member.joined) return transition_.leave_out(part);
     if (member.ends_at(depth) && member.waits) {
       member.leave();
       return transition_.add(member.running, part, {}, 0);
     }
     std::span<const Index> kept;  // indices into the keys
     if (member.ends_at(depth) && member.selection.ranks()) {
+      const std::size_t request = request_of(requests_, s);
       if (const Index bad = pruner_.bad(request); bad >= 0) {
         ask(member, [&] {
-          fail("the score of position ", part.keys[to_size(bad)], " of sequence ", s, " after ", depth,
+          fail("the score of position ", part.keys[to_size(bad)], " of entry ", s, " after ", depth,
                " layers is not a finite number");
         });
         return transition_.leave_out(part);
@@ -220,7 +227,7 @@ class StepBatch {
       const bool all = !member.ends_at(depth) || member.selection.kind == Selection::Kind::all;
       unranked_.clear();
       for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        if (all || !pruned_here(member, part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
+        if (all || !member.pruned_here(part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
       }
       kept = unranked_;
     }
@@ -236,13 +243,7 @@ class StepBatch {
         pruner_.carry(plan.key_indptr()[to_size(s)] + kept[i], transition_.next().key_count() + static_cast<Index>(i));
       }
     }
-    transition_.add(member.running, part, Positions(kept_keys_).first(kept.size()), outputs(member));
-  }
-
-  /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
-  static bool pruned_here(const Member& member, Position position, Depth depth) {
-    return position < member.tokens - member.prompt_tokens && member.running.depth(position) == depth &&
-           member.running.parked(position) && !member.running.waits_for_prompt(position);
+    transition_.add(member.running, part, Positions(kept_keys_).first(kept.size()), member.outputs());
   }
 
   /// Ends a stage, or revives within one, with `kept_keys_`, whose indices are `kept`. `active` of the member becomes
@@ -280,20 +281,20 @@ class StepBatch {
     if (member.sums_scores()) {
       pruner_.put_sums(context, prompt.score_sums, member.active, transition_.next().key_count());
     }
-    transition_.add(member.running, part, Positions(prompt.keys).first(to_size(member.active)), outputs(member));
+    transition_.add(member.running, part, Positions(prompt.keys).first(to_size(member.active)), member.outputs());
   }
 
   std::vector<Member> members_;
   PlanBuilder plan_;
   Transition<Aux> transition_;
   BatchPruner<context_type, Pruner> pruner_;
+  RowsAhead ahead_;
   std::vector<PruneRequest<Pruner>> requests_;
   std::vector<StepFailure> failures_;
   // Of one sequence:
   std::vector<Index> unranked_;  // kept keys, or rows that wait
   std::vector<Position> kept_keys_;
-  std::vector<Index> sum_keys_;
-  std::vector<Index> stage_rows_;
+  std::vector<Index> sum_keys_, stage_rows_;
 };
 
 }  // namespace lazyllm::detail

@@ -19,7 +19,7 @@ namespace lazyllm {
 /// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_rows`
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
 
   Sequence* sequence = nullptr;    ///< in no other entry or running step
   const Pruner* pruner = nullptr;  ///< the same type for all entries
@@ -87,6 +87,18 @@ struct StepMember {
 
   bool unfinished() const { return entry.more || !last_part; }
   bool ends_at(Index depth) const { return joined && event == depth; }
+  Index outputs() const { return joined && last_part ? entry.outputs : 0; }
+
+  bool wants_scores(Index depth) const {
+    return joined && last_part && ((event == depth && selection.ranks()) || (sums_scores() && event < layers));
+  }
+
+  /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
+  bool pruned_here(Position position, Depth depth) const {
+    return position < tokens - prompt_tokens && running.depth(position) == depth && running.parked(position) &&
+           !running.waits_for_prompt(position);
+  }
+
   bool sums_scores() const { return last_part && over_layers(entry.pruner->score()); }
 
   /// The first token that has not run at all.

@@ -82,13 +82,13 @@ class Transition {
   /// Whether the next batch has other rows than this one.
   bool moves_rows(Index rows) const { return std::ssize(copied_rows_) != rows || !revived_.empty(); }
 
-  /// Copies the rows that go on from `hidden` to `next`, the dropped ones to the Aux Caches and the revived ones from
-  /// there.
-  void move_rows(context_type& context, RowsView<value_type> hidden, RowsView<value_type> next) {
+  /// Copies the rows that go on from `hidden` to `next`, unless they are there already, the dropped ones to the Aux
+  /// Caches and the revived ones from there.
+  void move_rows(context_type& context, RowsView<value_type> hidden, RowsView<value_type> next, bool are_there) {
     // All slots are taken first: that may move the rows of a pool.
     for (const Move& move : moves_) move.running->acquire(context, move.dropped.of(dropped_));
     copies_.clear();
-    copies_.push_back({hidden, copied_rows_, next, copied_targets_});
+    if (!are_there) copies_.push_back({hidden, copied_rows_, next, copied_targets_});
     for (const Move& move : moves_) {
       move.running->park(depth_, hidden, move.dropped.of(dropped_rows_), copies_);
       move.running->revive(depth_, move.revived.of(revived_), next, move.revived.of(revived_targets_), copies_);

@@ -25,7 +25,10 @@ class rank_error : public error {
 };
 
 /// How the numbers of the ranks become one.
-enum class Join : std::uint8_t { sum, max };
+enum class Join : std::uint8_t {
+  sum,  ///< of all ranks
+  max   ///< the highest
+};
 
 /// The processes that run one model together, as one of them sees them. All of them make the same calls in the same
 /// order. What they exchange are whole numbers, so that all get the same bits, in whatever order they are joined.

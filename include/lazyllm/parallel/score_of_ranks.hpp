@@ -19,8 +19,8 @@ namespace lazyllm {
 
 /// An `AttentionScore` of heads that are split over ranks: each rank scores with its own ones, then all have the same
 /// scores, bit for bit, and so keep the same tokens. All sequences of a layer take one collective, two where scores of
-/// both kinds of `heads` meet; what throws on one rank while it scores is thrown as `rank_error` on all. A score that
-/// is not a finite number on one rank is none on all: its entry ends alone, everywhere.
+/// both kinds of `over_heads` meet; what throws on one rank while it scores is thrown as `rank_error` on all. A score
+/// that is not a finite number on one rank is none on all: its entry ends alone, everywhere.
 ///
 /// Where heads and rows are not reduced alike, each row of the window takes part on its own: `last_queries` times the
 /// numbers, and as many calls of the backend.
@@ -47,7 +47,7 @@ struct ScoreOfRanks : AttentionScore {
 
   /// The rows that take part on their own.
   static Index rows_of(const Request& request) {
-    return request.window.heads == request.window.reduce ? 1 : request.window.rows;
+    return request.window.over_heads == request.window.over_rows ? 1 : request.window.rows;
   }
 
   static std::size_t numbers_of(const Request& request) {
@@ -58,20 +58,20 @@ struct ScoreOfRanks : AttentionScore {
   static void join_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const Request> requests,
                           Reduce heads) {
     std::size_t count = 0;
-    for (const Request& request : requests) count += request.window.heads == heads ? numbers_of(request) : 0;
+    for (const Request& request : requests) count += request.window.over_heads == heads ? numbers_of(request) : 0;
     if (count == 0) return;
     Ranks& ranks = *requests.front().score->ranks;
     const Join join = heads == Reduce::mean ? Join::sum : Join::max;
     auto numbers = ranks.join(count, join, [&](std::span<std::int64_t> own) {
       if (ranks.share() == 0) return;
       for (const Request& request : requests) {
-        if (request.window.heads != heads) continue;
+        if (request.window.over_heads != heads) continue;
         write(context, block, plan, request, own.first(numbers_of(request)));
         own = own.subspan(numbers_of(request));
       }
     });
     for (const Request& request : requests) {
-      if (request.window.heads != heads) continue;
+      if (request.window.over_heads != heads) continue;
       const std::span<float> scores = ranks.scratch(request.scores.size());
       read(request, numbers.first(numbers_of(request)), scores);
       copy_from_host(context, scores.data(), row_of(request.scores));
@@ -101,7 +101,7 @@ struct ScoreOfRanks : AttentionScore {
           numbers.back() = 1;
         } else if (std::abs(scores[i]) > highest) {
           detail::fail("ScoreOfRanks: score ", scores[i], " is out of range ", -highest, " to ", highest);
-        } else if (request.window.heads == Reduce::max) {
+        } else if (request.window.over_heads == Reduce::max) {
           numbers[detail::to_size(row) * scores.size() + i] = detail::sort_key(scores[i]);
         } else {
           numbers[detail::to_size(row) * scores.size() + i] = std::llround(ranks.share() * double{scores[i]} / unit);
@@ -118,14 +118,15 @@ struct ScoreOfRanks : AttentionScore {
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const auto number = [&](Index row) { return numbers[detail::to_size(row) * scores.size() + i]; };
       const auto score = [&](Index row) {
-        return request.window.heads == Reduce::max ? double{detail::score_of(static_cast<std::uint32_t>(number(row)))}
-                                                   : static_cast<double>(number(row)) * unit;
+        return request.window.over_heads == Reduce::max
+                   ? double{detail::score_of(static_cast<std::uint32_t>(number(row)))}
+                   : static_cast<double>(number(row)) * unit;
       };
       double joined = score(0);
       for (Index row = 1; row < rows; ++row) {
-        joined = request.window.reduce == Reduce::max ? std::max(joined, score(row)) : joined + score(row);
+        joined = request.window.over_rows == Reduce::max ? std::max(joined, score(row)) : joined + score(row);
       }
-      const bool mean = request.window.reduce == Reduce::mean;
+      const bool mean = request.window.over_rows == Reduce::mean;
       scores[i] = static_cast<float>(mean ? joined / static_cast<double>(rows) : joined);
     }
   }

@@ -22,7 +22,7 @@ class Schedule {
  public:
   /// Prunes nothing.
   Schedule() = default;
-  /// The same checks as for a vector.
+  /// A schedule of these points. Throws as the constructor from a vector.
   Schedule(std::initializer_list<LayerKeep> points) : Schedule(std::vector<LayerKeep>(points)) {}
 
   /// Throws `invalid_argument` if a layer is below 1 or not above the one before, or a number is outside (0, 1].

@@ -34,7 +34,7 @@ struct Selection {
     not_pruned_before  ///< the tokens that no earlier step has pruned here: what was pruned once stays pruned
   };
 
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< of `max_revived`
+  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_revived`
 
   Kind kind = Kind::all;  ///< decides which of the following count
   Index k = 0;            ///< with top_k; at least 1

@@ -46,6 +46,7 @@ class BatchPruner {
     pool_tasks_.reserve(detail::to_size(sequences));
     tasks_.reserve(detail::to_size(sequences));
     kept_of_.reserve(detail::to_size(sequences));
+    if constexpr (SelectsAhead<Context>) selection_.reserve(context, sequences, tokens);
   }
 
   /// Makes room for the sums over the layers of `tokens` tokens. The two buffers swap places, so they grow together.
@@ -83,6 +84,14 @@ class BatchPruner {
   template <class ParkedHere>
   void prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
              const ParkedHere& parked_here) {
+    begin_prune(context, plan, requests, parked_here);
+    end_prune(context);
+  }
+
+  /// The first part of `prune`: a backend that selects ahead is not waited for.
+  template <class ParkedHere>
+  void begin_prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
+                   const ParkedHere& parked_here) {
     keys_.clear();  // a step that was given up may have left some
     targets_.clear();
     sums_change_ = false;
@@ -113,7 +122,31 @@ class BatchPruner {
     }
     if (tasks_.empty()) return;
     if (!pool_tasks_.empty()) pool_scores(context, std::span<const PoolTask>(pool_tasks_));
-    select_tokens(context, std::span<const SelectionTask>(tasks_), kept_);
+    if constexpr (SelectsAhead<Context>) {
+      begin_selection(context, std::span<const SelectionTask>(tasks_), selection_);
+    } else {
+      select_tokens(context, std::span<const SelectionTask>(tasks_), kept_);
+    }
+  }
+
+  /// How many tokens request `i`, which ranks, keeps; -1 where that is known at the end only. After
+  /// `begin_prune`, for backends that select ahead.
+  Index count(std::size_t i) const { return selection_.count(task(i)); }
+
+  /// The number of the selection's task for request `i`, which ranks.
+  Index task(std::size_t i) const { return static_cast<Index>(kept_of_[i]); }
+
+  /// After `begin_prune`, copies kept rows as `rows` says; see `SelectsAhead`.
+  template <class T>
+  void copy_kept(Context& context, RowsView<const T> source, RowsView<T> target, std::span<const KeptRows> rows) {
+    copy_kept_rows(context, selection_, source, target, rows);
+  }
+
+  /// The rest of `prune`.
+  void end_prune(Context& context) {
+    if constexpr (SelectsAhead<Context>) {
+      if (!tasks_.empty()) end_selection(context, selection_, kept_);
+    }
   }
 
   /// The ascending indices of the kept tokens into the keys of request `i`'s sequence; it must have ranked.
@@ -122,7 +155,8 @@ class BatchPruner {
   /// The index of the first score of request `i` that is not finite, or -1.
   Index bad(std::size_t i) const { return kept_of_[i] == no_task ? -1 : kept_.bad[kept_of_[i]]; }
 
-  /// Says, after `prune`, that key `from` of the plan becomes key `to` of the next one, for its sum over the layers.
+  /// Says, after `end_prune`, that key `from` of the plan becomes key `to` of the next one, for its sum over the
+  /// layers.
   void carry(Index from, Index to) {
     keys_.push_back(from);
     targets_.push_back(to);
@@ -151,6 +185,16 @@ class BatchPruner {
   }
 
  private:
+  struct NoSelection {};
+  template <class C>
+  struct SelectionOf {
+    using type = NoSelection;
+  };
+  template <SelectsAhead C>
+  struct SelectionOf<C> {
+    using type = typename C::Selection;
+  };
+
   static constexpr std::size_t no_task = static_cast<std::size_t>(-1);
 
   /// The numbers of the keys of the sequences [first, last).
@@ -173,6 +217,7 @@ class BatchPruner {
   std::vector<SelectionTask> tasks_;
   std::vector<std::size_t> kept_of_;   // by request: its task
   std::vector<std::uint8_t> revives_;  // by key, of the requests with a limit
+  [[no_unique_address]] typename SelectionOf<Context>::type selection_;
   KeptTokens kept_;
   // From the sums of this plan to those of the next one.
   std::vector<Index> keys_;

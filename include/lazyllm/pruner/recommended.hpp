@@ -59,7 +59,7 @@ inline Preset recommended(Index layers, double speedup) {
   std::vector<LayerKeep> points = points_of(fast);
   std::erase_if(points, [](const LayerKeep& point) { return point.keep >= 1; });
   return {.schedule = Schedule(std::move(points)),
-          .score = {.heads = Reduce::max, .last_queries = 32, .pooling = 15},
+          .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
           // Free beside the reading of the weights, for as many tokens as are left in the deep layers.

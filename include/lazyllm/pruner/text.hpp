@@ -84,20 +84,20 @@ inline constexpr std::array<ScorePart, 3> score_windows = {{
     {"last", "by the last token", [](AttentionScore& score, Index) { score.last_queries = 1; },
      [](const AttentionScore& score) { return Index{score.last_queries == 1}; }},
     {"mean:", "mean over the last N tokens", [](AttentionScore& score, Index count) { score.last_queries = count; },
-     [](const AttentionScore& score) { return score.reduce == Reduce::mean ? score.last_queries : 0; }},
+     [](const AttentionScore& score) { return score.over_rows == Reduce::mean ? score.last_queries : 0; }},
     {"max:", "highest of the last N tokens",
      [](AttentionScore& score, Index count) {
        score.last_queries = count;
-       score.reduce = Reduce::max;
+       score.over_rows = Reduce::max;
      },
-     [](const AttentionScore& score) { return score.reduce == Reduce::max ? score.last_queries : 0; }},
+     [](const AttentionScore& score) { return score.over_rows == Reduce::max ? score.last_queries : 0; }},
 }};
 
 /// What may follow, each after a '+'.
 inline constexpr std::array<ScorePart, 3> score_options = {{
     {"heads:max", "the highest head instead of the mean",
-     [](AttentionScore& score, Index) { score.heads = Reduce::max; },
-     [](const AttentionScore& score) { return Index{score.heads == Reduce::max}; }},
+     [](AttentionScore& score, Index) { score.over_heads = Reduce::max; },
+     [](const AttentionScore& score) { return Index{score.over_heads == Reduce::max}; }},
     {"layers", "summed over the layers", [](AttentionScore& score, Index) { score.over_layers = true; },
      [](const AttentionScore& score) { return Index{score.over_layers}; }},
     {"pool:", "highest of N neighbours, N odd", [](AttentionScore& score, Index count) { score.pooling = count; },
@@ -166,33 +166,37 @@ inline std::string to_text(const AttentionScore& score) {
 
 /// A policy by name: what programs read, show in their help and test.
 struct NamedPolicy {
-  std::string_view prefix;      ///< before the schedule
-  std::string_view meaning;     ///< of the schedule's numbers
+  std::string_view name;        ///< the whole text; where it is empty or ends with '@', a schedule follows
+  std::string_view meaning;     ///< of the schedule's numbers, or of the name
   AnyPolicy (*make)(Schedule);  ///< the policy with a schedule
+
+  /// Whether a schedule follows the name.
+  constexpr bool has_schedule() const { return name.empty() || name.ends_with('@'); }
 };
 
-/// All policies that have a schedule.
-inline constexpr std::array<NamedPolicy, 3> named_policies = {{
+/// All policies that programs know.
+inline constexpr std::array<NamedPolicy, 4> named_policies = {{
     {"", "keep ratio of the active tokens",
      [](Schedule schedule) { return AnyPolicy(KeepRatio(std::move(schedule))); }},
     {"top-p@", "share of the scores that the kept tokens hold",
      [](Schedule schedule) { return AnyPolicy(KeepTopP(std::move(schedule))); }},
     {"static@", "keep ratio, in the first step only; nothing is revived",
      [](Schedule schedule) { return AnyPolicy(StaticPruning(std::move(schedule))); }},
+    {"paper", "keep ratio 0.7 after each 30 % of the layers", [](Schedule) { return AnyPolicy(PaperPolicy()); }},
 }};
 
-/// Reads a schedule for a model of `layers` layers with the prefix of a named policy, or `paper` for `PaperPolicy`.
-/// Throws `invalid_argument` on anything else, and for a layer that the model does not have.
+/// Reads the name of a policy, followed by a schedule for a model of `layers` layers where the policy has one. Throws
+/// `invalid_argument` on anything else, and for a layer that the model does not have.
 inline AnyPolicy parse_policy(std::string_view text, Index layers) {
-  if (text == "paper") return PaperPolicy();
   const std::size_t at = text.find('@');
   const std::string_view prefix = at == std::string_view::npos ? "" : text.substr(0, at + 1);
   std::string known;
   for (const NamedPolicy& policy : named_policies) {
-    if (policy.prefix != prefix) {
-      if (!policy.prefix.empty()) known.append(known.empty() ? "" : ", ").append(policy.prefix);
-      continue;
-    }
+    if (!policy.has_schedule() && policy.name == text) return policy.make({});
+    if (!policy.name.empty()) known.append(known.empty() ? "" : ", ").append(policy.name);
+  }
+  for (const NamedPolicy& policy : named_policies) {
+    if (!policy.has_schedule() || policy.name != prefix) continue;
     Schedule schedule = parse_schedule(text.substr(prefix.size()));
     schedule.check(layers);
     if (!prefix.empty() && schedule.points().empty()) {

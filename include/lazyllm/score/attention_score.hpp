@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "lazyllm/backend/operations.hpp"
-#include "lazyllm/backend/score_order.hpp"
 #include "lazyllm/engine/concepts.hpp"
 #include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/finite.hpp"
 #include "lazyllm/score/token_score.hpp"
 
 namespace lazyllm {
@@ -101,8 +101,8 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
               part.key_limits.subspan(detail::to_size(window.first_row - part.first_row), detail::to_size(window.rows)),
           .key_view = block.key_view(plan, window.sequence),
           .keys = part.keys,
-          .heads = window.heads,
-          .reduce = window.reduce,
+          .over_heads = window.over_heads,
+          .over_rows = window.over_rows,
           .scores = scores};
     });
   }
@@ -112,11 +112,11 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
 /// from the last token, mean over the query heads. The options are applied in the order in which they are declared.
 struct AttentionScore {
   /// Over the query heads of each row. A head that looks for one thing counts as much as all others with `max`.
-  Reduce heads = Reduce::mean;
+  Reduce over_heads = Reduce::mean;
   /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Of these, the tokens
   /// take part that belong to the prompt of this step and are still active. In a decode step that is the last token.
   Index last_queries = 1;
-  Reduce reduce = Reduce::mean;  ///< over the rows of the window
+  Reduce over_rows = Reduce::mean;  ///< over the rows of the window
   /// Sum the scores of all layers that have run in this step. This ranks like the running mean: selection does not
   /// depend on a factor. Scores are then computed in every layer.
   bool over_layers = false;

@@ -57,9 +57,10 @@ struct AnyBlock {
 ///   from attention probabilities. With tensor parallelism this is where the scores of all ranks are added, so that
 ///   all ranks keep the same tokens.
 /// - Required: `last_queries`, how many of the sequence's last positions score.
-/// - Optional: `heads` and `reduce`, over the query heads and over the window's rows, mean where there is none;
-///   `over_layers`, whether the scores of all layers so far are summed; `pooling`, the width of the window of keys
-///   whose highest score each key gets; `check()`, which throws `invalid_argument` for options out of range.
+/// - Optional: `over_heads` and `over_rows`, how the scores of the query heads and of the window's rows become one,
+/// mean
+///   where there is none; `over_layers`, whether the scores of all layers so far are summed; `pooling`: each key gets
+///   the highest score among so many neighbours; `check()`, which throws `invalid_argument` for options out of range.
 template <class S>
 concept TokenScore = std::copyable<S> && requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block,
                                                   const LayerPlan& plan, std::span<const ScoreRequest<S>> requests) {
@@ -90,8 +91,8 @@ ScoreWindow score_window(const Score& score, const LayerPlan& plan, Index sequen
   ScoreWindow window{.sequence = sequence,
                      .first_row = part.first_row + (first - part.positions.begin()),
                      .rows = part.positions.end() - first};
-  if constexpr (requires { window.heads = score.heads; }) window.heads = score.heads;
-  if constexpr (requires { window.reduce = score.reduce; }) window.reduce = score.reduce;
+  if constexpr (requires { window.over_heads = score.over_heads; }) window.over_heads = score.over_heads;
+  if constexpr (requires { window.over_rows = score.over_rows; }) window.over_rows = score.over_rows;
   return window;
 }
 

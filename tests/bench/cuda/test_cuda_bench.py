@@ -27,7 +27,7 @@ def case(**fields):
             "speedup": 2.86, "ideal_speedup": 2.98, "overhead_percent": 0.5, "overhead_noise_percent": 0.1, "library_percent": 0.75,
             "dense_tflops": 560.0, "gemm_tflops": 700.0, "copy_gbytes_per_second": 2900.0, "gemm_ms": 78.0,
             "attention_ms": 7.0, "dense_of_floor": 1.18, "generated_tokens": 17, "dense_decode_ms": 5.0,
-            "lazy_decode_ms": 4.5, "decode_ratio": 0.9, "slowest_decode_ratio": 0.98, "decode_floor_ms": 4.7,
+            "lazy_decode_ms": 4.5, "graph_decode_ms": 4.2, "decode_ratio": 0.9, "slowest_decode_ratio": 0.98, "decode_floor_ms": 4.7,
             "revived_per_step": 12.0} | fields
 
 

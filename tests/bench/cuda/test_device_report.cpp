@@ -22,6 +22,7 @@ DeviceTimes made_up() {
   times.lazy.dense.decode_ms = {{4, 8}, {5, 5}, {6, 2}};
   times.lazy.library = {
       .prefill_ms = {51, 44, 50}, .decode_ms = {{5, 4}, {10, 4}, {9, 5}}, .operations = 2e12, .kv_bytes = 800};
+  times.graphs.decode_ms = {{4, 3}, {4, 3}, {9, 9}};
   times.library_share = 0.004;
   times.revived_per_step = 7;
   times.floor = {.gemm_rate = 700e12, .copy_rate = 2e12, .gemm_ms = 80, .attention_ms = 8};
@@ -53,6 +54,7 @@ TEST_CASE("a device report compares decode steps at the same position") {
   // Medians of the steps: dense 5 and 5, lazy 9 and 4.
   CHECK(report["dense_decode_ms"] == 5);
   CHECK(report["lazy_decode_ms"] == 6.5);  // of the two steps
+  CHECK(report["graph_decode_ms"] == 3.5);
   CHECK(report["decode_ratio"].get<double>() == doctest::Approx(1.3));
   CHECK(report["slowest_decode_ratio"].get<double>() == doctest::Approx(1.8));
   CHECK(report["decode_floor_ms"].get<double>() == doctest::Approx((1000 + 600) / 2e12 * 1e3));  // K/V of the prompt

@@ -80,6 +80,8 @@ TEST_CASE("the device's benchmark runs dense, keep 1 and lazy as often as asked,
   CHECK(times.lazy.dense.decode_ms[0].size() == 3);
   CHECK(times.lazy.library.decode_ms.size() == 2);
   CHECK(times.lazy.library.decode_ms[1].size() == 3);
+  REQUIRE(times.graphs.decode_ms.size() == 2);
+  CHECK(times.graphs.decode_ms[1].size() == 3);
   for (const DeviceRun* run : {&times.keep_one.dense, &times.keep_one.library}) CHECK(run->decode_ms.empty());
   CHECK(times.keep_one.dense.operations == 2 * prefill_operations(config, 12));
   CHECK(times.keep_one.library.operations == times.keep_one.dense.operations);

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "bench/quality"))
 sys.dont_write_bytecode = True
 
+import agreement  # noqa: E402
 import paper  # noqa: E402
 import plan as planning  # noqa: E402
 import plot  # noqa: E402
@@ -107,6 +108,14 @@ class Bootstrap(unittest.TestCase):
         self.assertAlmostEqual(width(50), width(2) / 5, delta=5)
         self.assertEqual(results.interval(results.drawn(self.by_set([70, 70]))["average"]), (70, 70))
 
+    def test_one_item_has_no_interval(self):
+        one, two = self.by_set([70]), self.by_set([10, 20])
+        self.assertEqual(results.drawn(one), {})
+        other = {planning.DataSet(pathlib.Path("b"), paper.CATEGORIES[1], 1): figures for figures in two.values()}
+        self.assertEqual(list(results.drawn(one | other)), [paper.CATEGORIES[1]])
+        self.assertEqual(list(results.drawn(other)), [paper.CATEGORIES[1], "average"])
+        self.assertEqual(tables.between(None), "")
+
     def test_all_methods_have_the_same_draws(self):
         own, other = (results.drawn(self.by_set([scale * x for x in range(9)]))["average"] for scale in (1, 2))
         self.assertEqual([2 * score for score in own], other)
@@ -178,6 +187,44 @@ class Charts(unittest.TestCase):
     def test_ticks_are_round(self):
         self.assertEqual(plot.steps(0, 105), [0, 20, 40, 60, 80, 100])
         self.assertEqual(plot.steps(0, 4), [0, 1, 2, 3, 4])
+
+
+class Agreement(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def presets(self, **figures):
+        """A file with a preset for each (ideal speedup, KL, equal) in `figures`, the same in both halves."""
+        def measured(speedup, kl, equal):
+            part = {"kl": kl, "kl_95%": [kl / 2, 2 * kl], "top1": equal, "top1_95%": [0.5, 1.0]}
+            return {"decode_revived": 4, "measured": {"ideal_ttft_speedup": speedup, "ttft_speedup": speedup / 2,
+                                                      "held_out": part, "searched": part}}
+
+        path = self.folder / "presets.json"
+        path.write_text(json.dumps({"model": "model", "presets": {n: measured(*f) for n, f in figures.items()}}))
+        return path
+
+    def test_writes_table_and_picture_beside_other_text(self):
+        (self.folder / "benchmarks.md").write_text("# Benchmarks\n\nother text\n")
+        path = self.presets(fast=(3.1, 0.5, 0.94), middle=(2.4, 0.019, 0.96), slow=(1.5, 0.4, 0.5), good=(2.5, 0.01, 0.98))
+        agreement.main([str(path), "--out", str(self.folder)])
+        text = (self.folder / "benchmarks.md").read_text()
+        self.assertIn("other text", text)
+        rows = [line for line in text.splitlines() if line.startswith("| model |")][1:]
+        self.assertEqual([row.split(" | ")[1] for row in rows], ["slow", "middle", "good", "fast"])
+        self.assertEqual([row.split(" | ")[-1] for row in rows], ["no bar |", "no |", "yes |", "yes |"])
+        self.assertIn("| 2.40x | 1.20x | 4 | 0.019 (0.009 to 0.038) |", rows[1])
+        root = ElementTree.parse(self.folder / "quality-agreement.svg").getroot()
+        lines = [element for element in root.iter("{http://www.w3.org/2000/svg}polyline")]
+        self.assertEqual(len(lines), 6)  # held out, searched and bars, twice
+
+    def test_says_what_is_missing(self):
+        path = self.folder / "presets.json"
+        path.write_text(json.dumps({"model": "model", "presets": {"a": {}}}))
+        with self.assertRaisesRegex(SystemExit, "missing entry 'measured'"):
+            agreement.main([str(path), "--out", str(self.folder)])
 
 
 class Runs(unittest.TestCase):

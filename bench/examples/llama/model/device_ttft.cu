@@ -42,9 +42,10 @@ std::vector<Tokens> parts(const std::vector<std::vector<TokenId>>& prompts, Inde
   return tokens;
 }
 
-/// Where a layer's attention ends and its feed-forward begins on the stream: between them is the library's work.
+/// Where a layer's blocks and the layer begin and end on the stream: between and behind the blocks is the library's
+/// work.
 struct LayerMarks {
-  lazyllm::bench::StreamMark attended, feeding;
+  lazyllm::bench::StreamMark attended, feeding, fed, advanced;
 };
 
 struct MarkedAttention {
@@ -66,6 +67,7 @@ struct MarkedFeedForward {
   void feed_forward(lazyllm::cuda::Context& context, RowsView<T> hidden) {
     marks->feeding.set(context.stream());
     block.feed_forward(context, hidden);
+    marks->fed.set(context.stream());
   }
 };
 
@@ -90,7 +92,7 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
   for (Index s = 0; s < what.batch; ++s) sequences.emplace_back(config.layers, config.hidden_size);
   lazyllm::Step<Sequence, Pruner> step;
   lazyllm::bench::StreamTimer whole;
-  std::vector<bool> works(marks.size());  // whether the library has work between a layer's blocks
+  std::vector<bool> works(marks.size());  // whether the library has work in a layer
   const auto prefill = [&] {
     std::vector<lazyllm::Step<Sequence, Pruner>::Entry> entries;
     for (Sequence& sequence : sequences) {
@@ -104,12 +106,16 @@ double library_share(const DeviceModel& model, const DeviceCase& what, const Pru
       const auto segment = step.segment();
       works[i] = segment.first >= segment.scored_from || segment.first == segment.last;
       layers[i].forward(context, step);
+      marks[i].advanced.set(stream);
     }
     whole.stop(stream);
     step.end();
     std::vector<double> gaps, times;
     for (std::size_t i = 0; i < marks.size(); ++i) {
-      (works[i] ? times : gaps).push_back(marks[i].feeding.milliseconds_since(marks[i].attended));
+      for (const double time : {marks[i].feeding.milliseconds_since(marks[i].attended),
+                                marks[i].advanced.milliseconds_since(marks[i].fed)}) {
+        (works[i] ? times : gaps).push_back(time);
+      }
     }
     const double gap = gaps.empty() ? 0 : median(std::move(gaps));
     double library_ms = 0;
@@ -208,7 +214,7 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPru
       longest = std::max(prefill(a), prefill(b));
       warm_up += longest;
     }
-    const auto enough = std::min(most_turns, static_cast<Index>(std::ceil(timed_ms / longest)));
+    const auto enough = std::min(max_turns, static_cast<Index>(std::ceil(timed_ms / longest)));
     for (Index i = 0; i < std::max(enough, what.repeats); ++i) turn(i);
   };
 
@@ -232,6 +238,15 @@ DeviceTimes DeviceBench::measure(const DeviceCase& what, const lazyllm::TokenPru
       if (i >= what.repeats) return;
       decode_to(lazy, times.lazy.library,
                 [&] { times.revived_per_step += static_cast<double>(lazy.stats().revived()) / lazy_steps; });
+      if (what.generate < 2) return;
+      lazy.use_graphs(true);
+      for (int round = i == 0 ? 0 : 2; round < 3;
+           ++round) {  // the first two run the steps as they are and capture them
+        DeviceRun not_counted;
+        prefill(lazy);
+        decode_to(lazy, round < 2 ? not_counted : times.graphs, [] {});
+      }
+      lazy.use_graphs(false);
     });
   }
   times.library_share = library_share(model, what, pruner, prompts, stream);

@@ -26,7 +26,7 @@ class DeviceBench {
 
   static constexpr double warm_up_ms = 200;
   static constexpr double timed_ms = 1000;  ///< of prefills of each of a pair, unless that takes too many or too few
-  static constexpr Index most_turns = 40;
+  static constexpr Index max_turns = 40;
 
   Index weight_bytes() const;  ///< that a decode step reads
 

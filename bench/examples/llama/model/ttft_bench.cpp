@@ -254,11 +254,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--shape", options.shape, "134m, smollm2, qwen2.5-0.5b, 1.1b, llama-2-7b or llama-3-8b")
       ->capture_default_str();
-  constexpr Index most_tokens = Index{1} << 24;
+  constexpr Index max_tokens = Index{1} << 24;
   add_numbers(app, "--prompt", options.prompts, "prompt tokens; on a CUDA device several lengths, one after the other",
-              {1, most_tokens});
+              {1, max_tokens});
   add_numbers(app, "--batch", options.batches, "sequences at once, on a CUDA device; several one after the other",
-              {1, most_tokens});
+              {1, max_tokens});
   add_pruning_options(app, options.pruning);
   // On a CUDA device it may be repeated; `results` has all of them.
   const CLI::Option* const schedule = app.get_option("--schedule")->take_last();
@@ -267,9 +267,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
   add_number(app, "--generate", options.generate, "tokens to generate, at most as many as the prompt has",
-             {1, most_tokens});
+             {1, max_tokens});
   add_number(app, "--repeats", options.repeats,
-             "runs of each; figures are medians; on a CUDA device short prefills have more", {1, most_tokens});
+             "runs of each; figures are medians; on a CUDA device short prefills have more", {1, max_tokens});
   add_number(app, "--seconds", options.seconds,
              "start no new case after so many seconds, and name those left out; on a CUDA device", {.least = 0});
   add_path(app, "--json", options.json,

@@ -23,8 +23,8 @@ namespace llama {
 namespace {
 
 constexpr Index part_queries = 128;
-constexpr Index least_part = 64;  ///< rows that are not halved where keys end within them
-constexpr Index most_parts = 4;
+constexpr Index min_part = 64;  ///< rows that are not halved where keys end within them
+constexpr Index max_parts = 4;
 constexpr Index key_step = 64;  ///< of the keys of a part's last block: each number of keys is a primitive of oneDNN
 
 constexpr Index round_up(Index count, Index step) { return (count + step - 1) / step * step; }
@@ -40,21 +40,21 @@ constexpr Index part_rows(Index count) {
 template <class S>
 struct Buffers {
   Buffers(Index width, float* memory) : next_(memory) {
-    queries = take<S>(most_parts * part_queries * width);
-    keys = take<S>(most_block_keys * width);
-    values = take<S>(most_block_keys * width);
-    weights = take<S>(part_queries * most_block_keys);
-    scores = std::is_same_v<S, float> ? reinterpret_cast<float*>(weights) : take<float>(part_queries * most_block_keys);
+    queries = take<S>(max_parts * part_queries * width);
+    keys = take<S>(max_block_keys * width);
+    values = take<S>(max_block_keys * width);
+    weights = take<S>(part_queries * max_block_keys);
+    scores = std::is_same_v<S, float> ? reinterpret_cast<float*>(weights) : take<float>(part_queries * max_block_keys);
     added = take<float>(part_queries * width);
-    sums = take<float>(most_parts * part_queries * width);
-    maximum = take<float>(most_parts * part_queries);
-    total = take<float>(most_parts * part_queries);
+    sums = take<float>(max_parts * part_queries * width);
+    maximum = take<float>(max_parts * part_queries);
+    total = take<float>(max_parts * part_queries);
   }
 
   /// No less than all of them hold.
   static Index floats(Index width) {
-    return 2 * most_parts * part_queries * (width + 1) + (2 * most_block_keys + part_queries) * width +
-           2 * part_queries * most_block_keys;
+    return 2 * max_parts * part_queries * (width + 1) + (2 * max_block_keys + part_queries) * width +
+           2 * part_queries * max_block_keys;
   }
 
   S *queries, *keys, *values, *weights;
@@ -70,7 +70,7 @@ struct Buffers {
   float* next_;
 };
 
-/// Up to `most_parts` parts of queries of one key/value head.
+/// Up to `max_parts` parts of queries of one key/value head.
 template <class T, class Products>
 class Block {
   using S = typename Products::Element;
@@ -97,8 +97,8 @@ class Block {
     std::fill_n(memory_.maximum, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(memory_.total, rows, 0.0f);
     const Index last = task_.limit(first_ + count_ - 1);
-    for (Index key = 0; key < last; key += most_block_keys) {
-      gather(key, std::min(most_block_keys, last - key));
+    for (Index key = 0; key < last; key += max_block_keys) {
+      gather(key, std::min(max_block_keys, last - key));
       for (Index part = 0; part < count_; part += part_queries) {
         attend(part, std::min(part_queries, count_ - part), key);
       }
@@ -141,7 +141,7 @@ class Block {
   void put_key(const T* key, Index i) const {
     if constexpr (Products::keys_across) {
       for (Index k = 0; k < width_; ++k) {
-        memory_.keys[k * most_block_keys + i] = key && k < task_.shape.head_dim ? widen(key[k]) : 0;
+        memory_.keys[k * max_block_keys + i] = key && k < task_.shape.head_dim ? widen(key[k]) : 0;
       }
     } else if (key) {
       copy(key, memory_.keys + i * width_);
@@ -152,7 +152,7 @@ class Block {
 
   /// How many keys of the block from `key` on the first `count` queries need, a multiple of `key_step`.
   Index needed(Index count, Index key) const {
-    return round_up(std::clamp<Index>(task_.limit(first_ + count - 1) - key, 0, most_block_keys), key_step);
+    return round_up(std::clamp<Index>(task_.limit(first_ + count - 1) - key, 0, max_block_keys), key_step);
   }
 
   /// One block of keys for `count` queries from `part` on; in halves where the first half needs fewer keys.
@@ -160,7 +160,7 @@ class Block {
     const Index keys = needed(part + count, key);
     if (keys == 0) return;
     const Index rows = part_rows(count);
-    if (count > least_part && needed(part + rows / 2, key) < keys) {
+    if (count > min_part && needed(part + rows / 2, key) < keys) {
       attend(part, rows / 2, key);
       return attend(part + rows / 2, count - rows / 2, key);
     }
@@ -213,7 +213,7 @@ void run(lazyllm::cpu::Context& context, const AttentionTask<T>& task) {
   const Index width = round_up(task.shape.head_dim, block_step);
   const Index queries = task.query_count();
   const auto blocks_of = [&](Index parts) { return (queries - 1) / (parts * part_queries) + 1; };
-  Index parts = most_parts;
+  Index parts = max_parts;
   while (parts > 1 && blocks_of(parts) * task.shape.kv_heads < 4 * threads) parts /= 2;
   const Index blocks = blocks_of(parts);
   const Index floats = Buffers<S>::floats(width);

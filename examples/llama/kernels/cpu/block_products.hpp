@@ -12,7 +12,7 @@
 /// nothing.
 namespace llama {
 
-constexpr Index most_block_keys = 256;
+constexpr Index max_block_keys = 256;
 
 #ifdef LAZYLLM_HAS_ONEDNN
 /// By oneDNN, with one thread: called where `omp_get_max_threads()` is 1. `S` is `float` or `Eigen::bfloat16`.
@@ -34,11 +34,11 @@ extern template struct OneDnnProducts<Eigen::bfloat16>;
 /// By the kernels of this processor's instruction set.
 struct OwnProducts {
   using Element = float;
-  static constexpr bool keys_across = true;  ///< keys are columns, `[width x most_block_keys]`
+  static constexpr bool keys_across = true;  ///< keys are columns, `[width x max_block_keys]`
 
   static void score(Index rows, Index keys, Index width, const float* queries, const float* key_columns,
                     float* scores) {
-    block_kernels().multiply(rows, width, keys, queries, key_columns, most_block_keys, scores);
+    block_kernels().multiply(rows, width, keys, queries, key_columns, max_block_keys, scores);
   }
   static void mix(Index rows, Index keys, Index width, const float* weights, const float* values, float* sums) {
     block_kernels().multiply(rows, keys, width, weights, values, width, sums);

@@ -110,7 +110,7 @@ bool OneDnnProducts<S>::supported() {
       // Of oneDNN's matrix products only those on blocks, brgemm, sum up every row in the same order wherever it
       // stands.
       return has_instructions<S>() &&
-             Product({type_of<S>, 128, 64, most_block_keys, true}).implementation().starts_with("brg");
+             Product({type_of<S>, 128, 64, max_block_keys, true}).implementation().starts_with("brg");
     } catch (const dnnl::error&) {  // no such kernel
       return false;
     }

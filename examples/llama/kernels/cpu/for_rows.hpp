@@ -8,8 +8,8 @@ namespace llama {
 template <class Body>
 void for_rows(lazyllm::cpu::Context& context, Index rows, Index width, const Body& body) {
   /// Below this many elements starting the threads costs more than the work.
-  constexpr Index least_parallel = 16384;
-  [[maybe_unused]] const int threads = rows * width >= least_parallel ? context.threads() : 1;
+  constexpr Index min_parallel = 16384;
+  [[maybe_unused]] const int threads = rows * width >= min_parallel ? context.threads() : 1;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
   for (Index i = 0; i < rows; ++i) body(i);
 }

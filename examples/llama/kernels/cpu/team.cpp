@@ -15,8 +15,8 @@
 namespace llama {
 namespace {
 
-constexpr int most_workers = 256;
-constexpr Index most_parts = 65535;
+constexpr int max_workers = 256;
+constexpr Index max_parts = 65535;
 
 /// How often a thread looks for a change before it sleeps, some ten microseconds in all: longer than most pauses
 /// between two pieces of work, and little of what another process would do meanwhile.
@@ -50,20 +50,20 @@ class Team {
 
   void share(int threads, Index parts, Index grain, PartsBody body) {
     const std::unique_lock lock(busy_, std::try_to_lock);
-    const int workers = std::min(threads, most_workers);
+    const int workers = std::min(threads, max_workers);
     if (workers == 1 || parts <= grain || !lock) {
       for (Index first = 0; first < parts; first += grain) {
         body.call(body.object, first, std::min(first + grain, parts), 0);
       }
       return;
     }
-    const Index most = most_parts / grain * grain;
+    const Index most = max_parts / grain * grain;
     for (Index begin = 0; begin < parts; begin += most)
       share(workers, begin, std::min(begin + most, parts), grain, body);
   }
 
  private:
-  /// The parts of [begin, end), at most `most_parts`.
+  /// The parts of [begin, end), at most `max_parts`.
   void share(int workers, Index begin, Index end, Index grain, PartsBody body) {
     const Index parts = end - begin;
     while (std::ssize(helpers_) < workers - 1) {
@@ -152,7 +152,7 @@ class Team {
   std::atomic<int> workers_ = 0;
   alignas(64) std::atomic<std::uint32_t> calls_ = 0;
   alignas(64) std::atomic<std::uint32_t> left_ = 0;  ///< parts that are not done
-  std::array<Place, most_workers> ranges_;
+  std::array<Place, max_workers> ranges_;
 };
 
 }  // namespace

@@ -2,16 +2,53 @@
 
 #include "examples/llama/kernels/cuda/attention.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <numbers>
 #include <type_traits>
 
 #include "examples/llama/kernels/cuda/attention_plain.cuh"
 #include "examples/llama/kernels/cuda/attention_tensor.cuh"
+#include "examples/llama/kernels/cuda/causal_attention.hpp"
 #include "examples/llama/kernels/cuda/layout.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
+
+#ifdef LAZYLLM_HAS_CUDNN
+/// Enqueues the attention of a plan of whole prompts by cuDNN, on whose instructions for Hopper the own kernels have no
+/// claim. Returns false for other plans, and where cuDNN has no kernel.
+template <class T>
+bool attention_of_prompts(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer,
+                          RowsView<const T> queries, RowsView<T> out) {
+  constexpr Index min_rows = 256;  // fewer do not fill the device
+  const bool long_prompts = std::ranges::all_of(
+      plan.prompts(), [](const typename DevicePlan<T>::Prompt& prompt) { return prompt.rows >= min_rows; });
+  if (plan.prompts().empty() || !long_prompts || std::getenv("LAZYLLM_OWN_ATTENTION") != nullptr) return false;
+  thread_local CausalAttention cudnn;  // a context serves one thread, too
+  const AttentionShape& shape = plan.shape();
+  for (const auto& prompt : plan.prompts()) {
+    const CausalProblem problem{.type = std::is_same_v<T, __half> ? CUDA_R_16F : CUDA_R_16BF,
+                                .rows = prompt.rows,
+                                .heads = shape.heads,
+                                .kv_heads = shape.kv_heads,
+                                .head_dim = shape.head_dim,
+                                .query_stride = queries.stride,
+                                .out_stride = out.stride,
+                                .key_stride = prompt.cache.position_stride,
+                                .kv_head_stride = prompt.cache.head_stride,
+                                .scale = shape.scale};
+    const Index first = layer * prompt.cache.layer_stride;
+    const auto workspace = [&](Index bytes) { return context.workspace(bytes); };
+    if (!cudnn.run(context.stream(), workspace, problem, queries.row(prompt.first_row), prompt.cache.keys + first,
+                   prompt.cache.values + first, out.row(prompt.first_row))) {
+      return false;
+    }
+  }
+  return true;
+}
+#endif
 
 template <class T>
 void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
@@ -23,6 +60,14 @@ void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index
          "], allowed are [", plan.query_rows(), " x ", width, "]");
   if (shape.head_dim > kernels::widest_head)
     fail("attention: head_dim ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
+
+  [[maybe_unused]] const bool tensor =
+      plan.aligned() && kernels::by_16_bytes<T>({queries.data, out.data}, queries.stride, out.stride);
+#ifdef LAZYLLM_HAS_CUDNN
+  if constexpr (!std::is_same_v<T, float>) {
+    if (tensor && attention_of_prompts(context, plan, layer, queries, out)) return;
+  }
+#endif
 
   struct Pass {
     const typename DevicePlan<T>::Tiles* tiles;
@@ -40,8 +85,6 @@ void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index
   }
   std::byte* const memory = layout.bytes() == 0 ? nullptr : context.workspace(layout.bytes());
 
-  [[maybe_unused]] const bool tensor =
-      plan.aligned() && kernels::by_16_bytes<T>({queries.data, out.data}, queries.stride, out.stride);
   for (const Pass& pass : passes) {
     const auto& tiles = *pass.tiles;
     if (tiles.tile_count == 0) continue;

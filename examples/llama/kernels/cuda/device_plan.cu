@@ -18,7 +18,7 @@ namespace {
 constexpr Index many_blocks = 512;
 constexpr Index few_blocks = 1024;
 /// Keys of a part: fewer would cost more to put together than they save.
-constexpr Index least_part = 256;
+constexpr Index min_part = 256;
 constexpr Index part_multiple = 64;
 
 template <class List, class Values>
@@ -50,6 +50,29 @@ DevicePlan<T>::DevicePlan(const AttentionShape& shape) : shape_(shape) {
 }
 
 template <class T>
+bool DevicePlan<T>::outputs_only(const lazyllm::LayerPlan& plan) {
+  return plan.outputs_only() && std::reduce(plan.outputs().begin(), plan.outputs().end()) != plan.rows();
+}
+
+template <class T>
+void DevicePlan<T>::identify(std::vector<std::uint64_t>& key) const {
+  const auto add = [&key](auto... values) { (key.push_back(static_cast<std::uint64_t>(values)), ...); };
+  add(rows(), query_rows(), aligned_);
+  const auto add_address = [&](const void* address) { add(reinterpret_cast<std::uintptr_t>(address)); };
+  for (const void* list :
+       {static_cast<const void*>(positions_), static_cast<const void*>(row_sequences_),
+        static_cast<const void*>(query_positions_), static_cast<const void*>(key_limits_),
+        static_cast<const void*>(keys_), static_cast<const void*>(extents_), static_cast<const void*>(caches_)}) {
+    add_address(list);
+  }
+  for (const Tiles* work : {&many_, &few_}) {
+    add_address(work->tiles);
+    add_address(work->joins);
+    add(work->tile_count, work->join_count, work->part_count);
+  }
+}
+
+template <class T>
 void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::LayerPlan& plan,
                            std::span<const KvView<T>> caches) {
   if (on_device(plan, caches)) return;
@@ -61,7 +84,7 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
   assign(lists_.row_indptr, plan.row_indptr());
   assign(lists_.key_indptr, plan.key_indptr());
   assign(lists_.caches, caches);
-  lists_.outputs_only = plan.outputs_only();
+  lists_.outputs_only = outputs_only(plan);
   assign(lists_.outputs, plan.outputs());
 
   tokens_ = 0;
@@ -71,6 +94,8 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
   host_key_limits_.clear();
   host_keys_.clear();
   host_extents_.clear();
+  prompts_.clear();
+  bool prompts_only = !lists_.outputs_only;
   for (Work* work : {&many_work_, &few_work_}) {
     work->tiles.clear();
     work->joins.clear();
@@ -81,7 +106,7 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     const auto sequence = static_cast<std::int32_t>(s);
     tokens_ = std::max(tokens_, part.tokens);
     host_row_sequences_.insert(host_row_sequences_.end(), part.positions.size(), sequence);
-    const std::size_t rows = plan.outputs_only() ? static_cast<std::size_t>(part.outputs) : part.positions.size();
+    const std::size_t rows = lists_.outputs_only ? static_cast<std::size_t>(part.outputs) : part.positions.size();
     const Positions positions = part.positions.last(rows);
     const Positions limits = part.key_limits.last(rows);
     const bool listed = !lazyllm::is_prefix(part.keys);
@@ -90,8 +115,13 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
     host_query_positions_.insert(host_query_positions_.end(), positions.begin(), positions.end());
     host_key_limits_.insert(host_key_limits_.end(), limits.begin(), limits.end());
     if (listed) host_keys_.insert(host_keys_.end(), part.keys.begin(), part.keys.end());
-    if (rows > 0) cut(sequence, limits);
+    if (rows == 0) continue;
+    cut(sequence, limits);
+    const KvView<T>& cache = caches[static_cast<std::size_t>(s)];
+    prompts_only &= part.mask == lazyllm::Mask::causal && !listed && cache.page_table == nullptr;
+    prompts_.push_back({host_extents_.back().first_row, host_extents_.back().rows, cache});
   }
+  if (!prompts_only) prompts_.clear();
   for (Work* work : {&many_work_, &few_work_}) {
     std::ranges::sort(work->tiles, std::greater<>(), [](const Tile& tile) { return tile.last_key - tile.first_key; });
   }
@@ -117,7 +147,7 @@ void DevicePlan<T>::check(const lazyllm::LayerPlan& plan, std::span<const KvView
 
 template <class T>
 bool DevicePlan<T>::on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const {
-  return uploaded_ && lists_.outputs_only == plan.outputs_only() && equal(lists_.outputs, plan.outputs()) &&
+  return uploaded_ && lists_.outputs_only == outputs_only(plan) && equal(lists_.outputs, plan.outputs()) &&
          equal(lists_.caches, caches) && equal(lists_.row_indptr, plan.row_indptr()) &&
          equal(lists_.key_indptr, plan.key_indptr()) && equal(lists_.positions, plan.positions()) &&
          equal(lists_.key_limits, plan.key_limits()) && equal(lists_.keys, plan.keys());
@@ -137,7 +167,7 @@ void DevicePlan<T>::cut(std::int32_t sequence, Positions limits) {
     const Index last_query = std::min(queries, (tile + 1) * size) - 1;
     const Index keys = limits[static_cast<std::size_t>(last_query / group)];
     const Index wanted = (few ? few_blocks : many_blocks) / (tiles * shape_.kv_heads);
-    const Index most = std::clamp<Index>(wanted, 1, std::max<Index>(1, keys / least_part));
+    const Index most = std::clamp<Index>(wanted, 1, std::max<Index>(1, keys / min_part));
     const Index part = ((keys + most - 1) / most + part_multiple - 1) / part_multiple * part_multiple;
     const auto first_query = static_cast<std::int32_t>(tile * size);
     if (keys <= part) {
@@ -158,8 +188,10 @@ void DevicePlan<T>::upload(lazyllm::cuda::Context& context) {
   kernels::Layout layout;
   std::vector<std::pair<Index, std::span<const std::byte>>> pieces;
   const auto add = [&]<class Value>(const std::vector<Value>& values) {
-    const Index offset = layout.add<Value>(std::ssize(values));
-    pieces.emplace_back(offset, std::as_bytes(std::span(values)));
+    // In whole KiB, so that the lists of the next decode steps begin where these do.
+    const auto bytes = std::as_bytes(std::span(values));
+    const Index offset = layout.add<std::byte>((std::ssize(bytes) + 1023) / 1024 * 1024);
+    pieces.emplace_back(offset, bytes);
     return offset;
   };
   const Index positions = add(lists_.positions);

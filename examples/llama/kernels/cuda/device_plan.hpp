@@ -53,6 +53,13 @@ class DevicePlan {
     Index part_count = 0;
   };
 
+  /// A sequence all of whose tokens are rows, K and V of which lie in one piece, on the host.
+  struct Prompt {
+    Index first_row;  ///< of the queries
+    Index rows;
+    KvView<T> cache;
+  };
+
   /// Throws `std::invalid_argument` unless `kv_heads` divides `heads`, and `head_dim` is even.
   explicit DevicePlan(const AttentionShape& shape);
 
@@ -77,6 +84,13 @@ class DevicePlan {
   const Extent* extents() const { return extents_; }                    ///< `[sequences]`
   const KvView<T>* caches() const { return caches_; }                   ///< `[sequences]`
 
+  /// The sequences with rows, if each is such a prompt and no query is left out; else none.
+  std::span<const Prompt> prompts() const { return prompts_; }
+
+  /// Appends to `key` all that decides which kernels run with which arguments for this plan: sizes and addresses. What
+  /// the lists hold does not.
+  void identify(std::vector<std::uint64_t>& key) const;
+
   /// Sequences with many queries for each key/value head, in tiles of `many_queries`; the tiles with most keys first.
   const Tiles& many() const { return many_; }
   /// Sequences with few, in tiles of `few_queries`.
@@ -100,6 +114,8 @@ class DevicePlan {
     bool outputs_only = false;
   };
 
+  /// Whether the queries of the attention are fewer than the rows.
+  static bool outputs_only(const lazyllm::LayerPlan& plan);
   void check(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
   bool on_device(const lazyllm::LayerPlan& plan, std::span<const KvView<T>> caches) const;
   void cut(std::int32_t sequence, Positions limits);
@@ -113,6 +129,7 @@ class DevicePlan {
   std::vector<Position> host_query_positions_, host_key_limits_, host_keys_;
   std::vector<Extent> host_extents_;
   Work many_work_, few_work_;
+  std::vector<Prompt> prompts_;
   Lists lists_;
   bool uploaded_ = false;
   // On the device.

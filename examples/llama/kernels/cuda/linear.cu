@@ -39,7 +39,7 @@ LayoutOwner layout(cudaDataType_t type, Index height, Index width, Index stride)
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 
 /// Shapes to remember: pruned prompts have new numbers of rows again and again.
-constexpr std::size_t most_shapes = 4096;
+constexpr std::size_t max_shapes = 4096;
 
 }  // namespace
 
@@ -66,7 +66,7 @@ struct Gemm::State {
     const LayoutOwner c = layout(problem.y_type, problem.out, problem.rows, problem.y_stride);
     auto found = algorithms.find(problem);
     if (found == algorithms.end()) {
-      if (algorithms.size() == most_shapes) algorithms.clear();
+      if (algorithms.size() == max_shapes) algorithms.clear();
       found = algorithms.emplace(problem, best_algorithm(problem, made, a.get(), b.get(), c.get())).first;
     }
     const float one = 1;

@@ -16,11 +16,11 @@
 namespace llama {
 namespace kernels {
 
-constexpr int most_threads = 256;
+constexpr int max_threads = 256;
 
 /// One block for each row. The second read of the row is from the processor's cache.
 template <int count, class T>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     norm_row(const RowsView<const T> x, const float* weight, float epsilon, const RowsView<T> out) {
   const T* const from = x.row(blockIdx.x);
   T* const to = out.row(blockIdx.x);
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 template <int count, class T>
-__global__ void __launch_bounds__(most_threads) gate_row(const RowsView<const T> gate_up, const RowsView<T> out) {
+__global__ void __launch_bounds__(max_threads) gate_row(const RowsView<const T> gate_up, const RowsView<T> out) {
   const Index i = (static_cast<Index>(blockIdx.y) * threads() + thread()) * count;
   if (i >= out.width) return;
   const T* const from = gate_up.row(blockIdx.x) + i;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(most_threads) gate_row(const RowsView<const T>
 }
 
 /// One block for each row.
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     log_probability_of(const RowsView<const float> logits, const std::int32_t* tokens, float* out) {
   const float* const row = logits.row(blockIdx.x);
   float highest = -INFINITY;
@@ -85,9 +85,9 @@ void check_tokens(const char* what, std::span<const std::int32_t> tokens, Index 
   }
 }
 
-/// Whole warps for so much work, up to `most_threads`.
+/// Whole warps for so much work, up to `max_threads`.
 unsigned threads_for(Index work) {
-  return static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::most_threads));
+  return static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::max_threads));
 }
 
 }  // namespace

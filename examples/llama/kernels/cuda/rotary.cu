@@ -11,7 +11,7 @@
 namespace llama {
 namespace kernels {
 
-constexpr int most_threads = 256;
+constexpr int max_threads = 256;
 
 /// Two packs of a head that hold `count` whole pairs, and where they begin.
 struct PairPlaces {
@@ -53,7 +53,7 @@ __device__ void rotate_pairs(const RotaryView& table, Position position, int pai
 
 /// One thread for `count` pairs of a row's head.
 template <int count, class T>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     rotate_row(const RotaryView table, const Position* positions, const RowsView<T> rows) {
   const int width = static_cast<int>(table.head_dim);
   const int pair = (static_cast<int>(blockIdx.y) * threads() + thread()) * count;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(most_threads)
 
 /// The same for K, on its way to the cache, and V beside it.
 template <int count, class T>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     write_row(const RotaryView table, const Position* positions, const std::int32_t* sequences, const KvView<T>* caches,
               Index layer, int kv_heads, const RowsView<const T> key_values) {
   const int width = static_cast<int>(table.head_dim);
@@ -111,7 +111,7 @@ void check(const char* what, const DevicePlan<T>& plan, const RotaryView& table,
 template <class Launch>
 void for_pairs(Index rows, Index width, Index count, const Launch& launch) {
   const Index work = width / (2 * count);
-  const auto threads = static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::most_threads));
+  const auto threads = static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::max_threads));
   launch(dim3(static_cast<unsigned>(rows), static_cast<unsigned>((work + threads - 1) / threads)), threads);
 }
 

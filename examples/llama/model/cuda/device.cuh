@@ -14,6 +14,7 @@
 #include "examples/llama/kernels/cuda/device_array.hpp"
 #include "examples/llama/kernels/cuda/device_plan.hpp"
 #include "examples/llama/kernels/cuda/download.hpp"
+#include "examples/llama/kernels/cuda/launch_graphs.hpp"
 #include "examples/llama/kernels/cuda/linear.hpp"
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 #include "examples/llama/kernels/cuda/rotary.hpp"
@@ -69,6 +70,10 @@ struct CudaDevice {
 
   static constexpr bool has_pages = true;   ///< of K/V
   static constexpr bool has_ranks = false;  ///< a model may be split over several processes
+
+  /// Work that is captured once and replayed; see `LaunchGraphs`.
+  template <class Value>
+  using Graphs = LaunchGraphs<Value>;
 
   /// Rows that the feed-forward takes at once: enough to keep the device busy, few enough that the wide rows in between
   /// need little memory.

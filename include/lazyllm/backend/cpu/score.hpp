@@ -66,8 +66,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   const std::span<const Position> limits = task.limits;
   const Positions keys = task.keys;
   const Keys& key_view = task.key_view;
-  const Reduce over_heads = task.heads;
-  const Reduce reduce = task.reduce;
+  const Reduce over_heads = task.over_heads;
+  const Reduce over_rows = task.over_rows;
   const std::span<float> scores = task.scores;
   const Index count = std::ssize(keys);
   const Index heads = queries.heads;
@@ -110,7 +110,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       }
     });
     finite &= std::find(factors, factors + heads, 0.0F) == factors + heads;
-    const float share = reduce == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
+    const float share = over_rows == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
     context.for_chunks(count, grain, [&](Index first, Index last) {
       // Plain loops: every element takes the same steps, whether a compiler vectorises it or not.
       float probability[grain] = {};
@@ -126,8 +126,8 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       float* const score = scores.data() + first;
       if (r == 0) std::fill_n(score, last - first, 0.0F);
       for (Index i = 0; i < last - first; ++i) {
-        score[i] = reduce == Reduce::mean ? score[i] + share * probability[i]
-                                          : lazyllm::detail::higher(score[i], probability[i]);
+        score[i] = over_rows == Reduce::mean ? score[i] + share * probability[i]
+                                             : lazyllm::detail::higher(score[i], probability[i]);
       }
     });
   }

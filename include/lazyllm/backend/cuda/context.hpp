@@ -16,9 +16,9 @@ namespace lazyllm::cuda {
 
 /// Execution context of the CUDA backend: the stream of its operations, and their scratch memory. One context serves
 /// one thread of the caller at a time. The current device must be the stream's. Operations are enqueued on the stream
-/// and return before they have run. Two of them wait for it: `select_tokens` and `copy_to_host`. An upload waits when
-/// eight before it are still to run or its staging memory grows. Lists in host memory may be changed when a call
-/// returns.
+/// and return before they have run. Those that have an answer wait for it: `select_tokens`, `end_selection` and
+/// `copy_to_host`. An upload waits when eight before it are still to run or its staging memory grows. Lists in host
+/// memory may be changed when a call returns.
 class Context {
  public:
   /// On the caller's stream, which must outlive the context and all that was made with it. `workspace` is the device
@@ -43,9 +43,15 @@ class Context {
   template <class T>
   using PinnedBuffer = detail::Buffer<Context, T, detail::PinnedAllocator>;
 
+  /// A selection that is under way; see `begin_selection`.
+  class Selection;
+
   /// `bytes` bytes of device scratch memory, aligned to 256, for work on the stream until the next call. Throws
   /// `cuda_error` if there is no memory.
-  std::byte* workspace(Index bytes) { return grown(workspace_, bytes).data(); }
+  std::byte* workspace(Index bytes) {
+    workspace_.grow(stream_, bytes);
+    return workspace_.data();
+  }
 
   /// Calls `fill(host)` to write `bytes` bytes to pinned memory, and then `enqueue(host)`, which enqueues work on the
   /// stream that reads them. Throws `cuda_error`.
@@ -88,22 +94,16 @@ class Context {
   /// the stream. Returns that memory, valid until the next call. Throws `cuda_error`.
   template <class Enqueue>
   std::byte* fetch(Index bytes, const Enqueue& enqueue) {
-    std::byte* const host = grown(results_, bytes).data();
-    enqueue(host);
+    results_.grow(stream_, bytes);
+    enqueue(results_.data());
     synchronize();
-    return host;
+    return results_.data();
   }
 
   /// Waits for all work on the stream. Throws `cuda_error` if any of it failed.
   void synchronize() const { detail::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:
-  template <class Memory>
-  const Memory& grown(Memory& memory, Index bytes) {
-    if (bytes > memory.bytes()) memory = Memory(stream_, std::max(bytes, 2 * memory.bytes()));
-    return memory;
-  }
-
   cudaStream_t stream_;
   detail::DeviceMemory workspace_;
   detail::PinnedMemory results_;

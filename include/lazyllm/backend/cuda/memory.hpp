@@ -72,6 +72,12 @@ class Memory {
     if (data_ != nullptr) Allocator::free(data_, stream_);
   }
 
+  /// Makes it at least `bytes` large, at least doubling it when it must grow; what it held is lost then. Throws
+  /// `cuda_error` if there is not that much.
+  void grow(cudaStream_t stream, Index bytes) {
+    if (bytes > bytes_) *this = Memory(stream, std::max(bytes, 2 * bytes_));
+  }
+
   std::byte* data() const { return data_; }
   Index bytes() const { return bytes_; }
   cudaStream_t stream() const { return stream_; }

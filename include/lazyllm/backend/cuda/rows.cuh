@@ -26,30 +26,61 @@ struct RowPlaces {
   std::byte* target;
 };
 
-/// Copies word i % words of row i / words.
-template <class Word>
-struct CopyWord {
+/// The places of rows in a list of the device.
+struct ListedRows {
   const RowPlaces* rows;
-  std::uint32_t words;  // of a row
+
+  LAZYLLM_HOST_DEVICE RowPlaces operator()(Index row) const { return rows[row]; }
+};
+
+/// Copies word i % words of row i / words, counted from a first row.
+template <class Word, class PlacesOf>
+struct CopyWord {
+  PlacesOf places_of;
+  Index first;
+  Index words;  // of a row; fits 32 bits
 
   LAZYLLM_HOST_DEVICE void operator()(std::uint32_t i) const {
-    const RowPlaces row = rows[i / words];
-    const std::uint32_t word = i % words;
+    const auto of_row = static_cast<std::uint32_t>(words);
+    const RowPlaces row = places_of(first + i / of_row);
+    const std::uint32_t word = i % of_row;
     reinterpret_cast<Word*>(row.target)[word] = reinterpret_cast<const Word*>(row.source)[word];
   }
 };
 
-template <class Word>
-void copy_words(Context& context, const RowPlaces* rows, Index count, Index row_bytes) {
+template <class Word, class PlacesOf>
+void copy_words(Context& context, const PlacesOf& places_of, Index count, Index row_bytes) {
   const Index words = row_bytes / static_cast<Index>(sizeof(Word));
   const Index max_rows = UINT32_MAX / words;  // of a launch, so that 32 bits number their words
-  for (; count > 0; count -= max_rows, rows += max_rows) {
-    const Index all_words = std::min(count, max_rows) * words;
-    const CopyWord<Word> copy{rows, static_cast<std::uint32_t>(words)};
+  for (Index first = 0; first < count; first += max_rows) {
+    const Index all_words = std::min(count - first, max_rows) * words;
+    const CopyWord<Word, PlacesOf> copy{places_of, first, words};
     thrust_call(context, all_words, [=](const auto& policy) {
       thrust::for_each_n(policy, thrust::counting_iterator<std::uint32_t>(0), static_cast<std::uint32_t>(all_words),
                          copy);
     });
+  }
+}
+
+/// The address and the strides in bytes of a matrix, whose low bits are 0 where those of all its rows are.
+template <class T>
+std::uintptr_t alignment_bits(RowsView<T> rows) {
+  constexpr auto size = static_cast<Index>(sizeof(T));
+  return reinterpret_cast<std::uintptr_t>(rows.data) | static_cast<std::uintptr_t>((rows.stride | rows.width) * size);
+}
+
+/// Enqueues copies of the rows that `places_of(0 … count - 1)` says, in the widest words that `bits` allows.
+template <class PlacesOf>
+void copy_aligned(Context& context, std::uintptr_t bits, const PlacesOf& places_of, Index count, Index row_bytes) {
+  const auto copy_as = [&]<class Word>(Word) { copy_words<Word>(context, places_of, count, row_bytes); };
+  if (bits % sizeof(uint4) == 0) {
+    copy_as(uint4{});
+  } else if (bits % sizeof(std::uint32_t) == 0) {
+    copy_as(std::uint32_t{});
+  } else if (bits % sizeof(std::uint16_t) == 0) {
+    copy_as(std::uint16_t{});
+  } else {
+    copy_as(std::uint8_t{});
   }
 }
 
@@ -83,16 +114,14 @@ void for_pieces(Index rows, Index row_bytes, const Copy& copy) {
 /// Throws `cuda_error`.
 template <class T>
 void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
-  constexpr auto size = static_cast<Index>(sizeof(T));
   Index count = 0;
   Index width = 0;
-  std::uintptr_t places = 0;  // its low bits are 0 where those of all places are
+  std::uintptr_t bits = 0;
   for (const RowCopy<T>& copy : copies) {
     if (copy.from.empty()) continue;
     count += std::ssize(copy.from);
     width = copy.source.width;
-    places |= reinterpret_cast<std::uintptr_t>(copy.source.data) | reinterpret_cast<std::uintptr_t>(copy.target.data) |
-              static_cast<std::uintptr_t>((copy.source.stride | copy.target.stride | width) * size);
+    bits |= detail::alignment_bits(copy.source) | detail::alignment_bits(copy.target);
   }
   if (count == 0) return;
   const Index bytes = count * static_cast<Index>(sizeof(detail::RowPlaces));
@@ -106,18 +135,8 @@ void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
       }
     }
   });
-  const auto copy_as = [&]<class Word>(Word) {
-    detail::copy_words<Word>(context, detail::at<const detail::RowPlaces>(lists, 0), count, width * size);
-  };
-  if (places % sizeof(uint4) == 0) {
-    copy_as(uint4{});
-  } else if (places % sizeof(std::uint32_t) == 0) {
-    copy_as(std::uint32_t{});
-  } else if (places % sizeof(std::uint16_t) == 0) {
-    copy_as(std::uint16_t{});
-  } else {
-    copy_as(std::uint8_t{});
-  }
+  detail::copy_aligned(context, bits, detail::ListedRows{detail::at<const detail::RowPlaces>(lists, 0)}, count,
+                       width * static_cast<Index>(sizeof(T)));
 }
 
 /// Copies `rows` on the device to `target` `[rows x width]` in any host memory, without gaps, and waits for the stream.

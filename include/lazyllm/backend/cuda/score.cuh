@@ -134,8 +134,8 @@ void attention_scores(Context& context, const QueryRows<T>& queries, Index count
                                           .part_count = static_cast<int>(parts),
                                           .first_part_block = static_cast<int>(part_blocks),
                                           .first_key_block = static_cast<int>(key_blocks),
-                                          .heads = task.heads,
-                                          .reduce = task.reduce};
+                                          .over_heads = task.over_heads,
+                                          .over_rows = task.over_rows};
       next_logits += softmaxes * keys * static_cast<Index>(sizeof(float));
       next_parts += softmaxes * parts * static_cast<Index>(sizeof(detail::PartialSoftmax));
       part_blocks += parts * static_cast<Index>(task.key_view.kv_heads);

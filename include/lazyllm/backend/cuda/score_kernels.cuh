@@ -87,8 +87,8 @@ struct DeviceScoreTask {
   int part_count;
   int first_part_block;
   int first_key_block;
-  Reduce heads;
-  Reduce reduce;
+  Reduce over_heads;
+  Reduce over_rows;
 };
 
 /// The rows [first, first + count) of each sequence, which one launch does. A sequence may have fewer.
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(max_block_threads)
   const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_key_block, block);
   const int rows = range.of(task.rows);
   const int key = (block - task.first_key_block) * threads() + thread();
-  const bool mean_over_heads = task.heads == Reduce::mean;
+  const bool mean_over_heads = task.over_heads == Reduce::mean;
   const float head_count = mean_over_heads ? static_cast<float>(heads) : 1;
   const float share = 1 / static_cast<float>(task.rows);
   float score = range.first == 0 || key >= task.count ? 0 : task.scores[key];
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(max_block_threads)
       }
       __syncthreads();
     }
-    score = task.reduce == Reduce::mean ? score + probability * share : lazyllm::detail::higher(score, probability);
+    score = task.over_rows == Reduce::mean ? score + probability * share : lazyllm::detail::higher(score, probability);
   }
   if (key < task.count && rows > 0) task.scores[key] = score;
 }

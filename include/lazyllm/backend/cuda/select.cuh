@@ -63,9 +63,11 @@ struct SelectionLayout {
   Index max_keys = 0;  // of a task
 };
 
-/// Writes the tasks and masks to `host`, for `device`. Returns how many kept indices there may be.
-inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLayout& layout, std::byte* host,
-                         std::byte* device) {
+/// Writes the tasks and masks to `host`, for `device`. Returns how many kept indices there may be. Calls
+/// `counted(count)` for each task with the number of its kept keys, or -1 where that is not known.
+template <class Counted>
+Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLayout& layout, std::byte* host,
+                  std::byte* device, const Counted& counted) {
   Index next_mask = layout.masks;
   Index max_kept = 0;
   for (std::size_t t = 0; t < tasks.size(); ++t) {
@@ -99,9 +101,49 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
                                                       .open_last = range.last,
                                                       .wanted = wanted,
                                                       .max_revived = limit};
-    max_kept += task.top_p ? keys : keys - open + wanted;
+    const Index most = task.top_p ? keys : keys - open + wanted;
+    counted(task.top_p || limit >= 0 ? -1 : most);
+    max_kept += most;
   }
   return max_kept;
+}
+
+/// Enqueues the selection in `device` memory. Returns the bytes of its answer, which begins with the results.
+template <class Counted>
+Index enqueue_selection(Context& context, std::span<const SelectionTask> tasks, const SelectionLayout& layout,
+                        std::byte* device, const Counted& counted) {
+  Index max_kept = 0;
+  context.upload(device, layout.uploaded,
+                 [&](std::byte* host) { max_kept = write_tasks(tasks, layout, host, device, counted); });
+  // A thread for about every fourth key: one block has to hide the latency of its own loads.
+  const auto threads = static_cast<unsigned>(
+      std::clamp<std::size_t>(std::bit_ceil(static_cast<std::size_t>(layout.max_keys) / 4), 32, max_selecting_threads));
+  launch(context, dim3(static_cast<unsigned>(tasks.size())), threads, select_kept<DeviceSelectionTask>,
+         at<const DeviceSelectionTask>(device, layout.tasks), at<SelectionResult>(device, layout.results),
+         at<int>(device, layout.kept));
+  // Where counts were known, no more indices than are kept.
+  return layout.kept - layout.results + max_kept * static_cast<Index>(sizeof(int));
+}
+
+/// Enqueues the copy of the answer to pinned memory.
+inline void copy_answer(Context& context, std::byte* pinned, const std::byte* answer, Index bytes) {
+  check(cudaMemcpyAsync(pinned, answer, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, context.stream()),
+        "cudaMemcpyAsync");
+}
+
+/// What the answer says of `tasks` tasks, the kept indices `kept_offset` bytes behind it.
+inline void read_answer(std::byte* answer, Index tasks, Index kept_offset, KeptTokens& kept) {
+  kept.indices.clear();
+  kept.indptr.assign(1, 0);
+  kept.bad.clear();
+  const auto* const results = at<const SelectionResult>(answer, 0);
+  const int* const indices = at<const int>(answer, kept_offset);
+  for (Index t = 0; t < tasks; ++t) {
+    const int* const first = indices + results[t].first_kept;
+    kept.indices.insert(kept.indices.end(), first, first + results[t].kept);
+    kept.indptr.push_back(std::ssize(kept.indices));
+    kept.bad.push_back(results[t].bad);
+  }
 }
 
 }  // namespace detail
@@ -109,38 +151,13 @@ inline Index write_tasks(std::span<const SelectionTask> tasks, const SelectionLa
 /// Chooses by score which keys of each task stay active, the same ones as every backend, and writes them to `kept`. All
 /// tasks together are one copy to the device, one kernel and one copy back, which is waited for. Throws `cuda_error`.
 inline void select_tokens(Context& context, std::span<const SelectionTask> tasks, KeptTokens& kept) {
-  kept.indices.clear();
-  kept.indptr.assign(1, 0);
-  kept.bad.clear();
-  if (tasks.empty()) return;
+  if (tasks.empty()) return detail::read_answer(nullptr, 0, 0, kept);
   const detail::SelectionLayout layout(tasks);
   std::byte* const device = context.workspace(layout.bytes);
-  Index max_kept = 0;
-  context.upload(device, layout.uploaded,
-                 [&](std::byte* host) { max_kept = detail::write_tasks(tasks, layout, host, device); });
-  // A thread for about every fourth key: one block has to hide the latency of its own loads.
-  const auto threads = static_cast<unsigned>(std::clamp<std::size_t>(
-      std::bit_ceil(static_cast<std::size_t>(layout.max_keys) / 4), 32, detail::max_selecting_threads));
-  detail::launch(context, dim3(static_cast<unsigned>(tasks.size())), threads,
-                 detail::select_kept<detail::DeviceSelectionTask>,
-                 detail::at<const detail::DeviceSelectionTask>(device, layout.tasks),
-                 detail::at<detail::SelectionResult>(device, layout.results), detail::at<int>(device, layout.kept));
-
-  // Where counts were known, no more indices than are kept.
-  const Index bytes = layout.kept - layout.results + max_kept * static_cast<Index>(sizeof(int));
-  std::byte* const host = context.fetch(bytes, [&](std::byte* pinned) {
-    detail::check(cudaMemcpyAsync(pinned, device + layout.results, static_cast<std::size_t>(bytes),
-                                  cudaMemcpyDeviceToHost, context.stream()),
-                  "cudaMemcpyAsync");
-  });
-  const auto* const results = detail::at<const detail::SelectionResult>(host, 0);
-  const int* const indices = detail::at<const int>(host, layout.kept - layout.results);
-  for (std::size_t t = 0; t < tasks.size(); ++t) {
-    const int* const first = indices + results[t].first_kept;
-    kept.indices.insert(kept.indices.end(), first, first + results[t].kept);
-    kept.indptr.push_back(std::ssize(kept.indices));
-    kept.bad.push_back(results[t].bad);
-  }
+  const Index bytes = detail::enqueue_selection(context, tasks, layout, device, [](Index) {});
+  std::byte* const answer = context.fetch(
+      bytes, [&](std::byte* pinned) { detail::copy_answer(context, pinned, device + layout.results, bytes); });
+  detail::read_answer(answer, std::ssize(tasks), layout.kept - layout.results, kept);
 }
 
 }  // namespace lazyllm::cuda

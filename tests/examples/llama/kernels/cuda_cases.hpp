@@ -586,6 +586,29 @@ void tile_order_cases() {
   CHECK_FALSE(std::ranges::is_sorted(sequences, std::greater<>()));
 }
 
+/// Which plans are of nothing but whole prompts, in one piece.
+template <class T>
+void prompt_cases() {
+  auto context = CudaMemory::make_context();
+  const AttentionShape shape{2, 1, 8};
+  const auto prompts = [&](const std::vector<TestSequence>& sequences, Index layer, Index page_size) {
+    auto caches = caches_of<T>(context, shape, sequences, page_size);
+    auto lists = plan_of(sequences);
+    DevicePlan<T> plan(shape);
+    plan.update(context, lists.layer(layer, 2), views_of(caches));
+    std::vector<Index> places;
+    for (const auto& prompt : plan.prompts()) places.insert(places.end(), {prompt.first_row, prompt.rows});
+    return places;
+  };
+  const TestSequence whole{range(0, 30), range(0, 30)}, longer{range(0, 50), range(0, 50)};
+  const TestSequence suffix{range(0, 30), range(20, 30)}, pruned{{1, 4, 5}, {1, 4, 5}};
+  CHECK(prompts({whole, longer}, 0, 0) == std::vector<Index>{0, 30, 30, 50});
+  CHECK(prompts({whole, longer}, 1, 0).empty());  // the last layer has the queries of the output rows only
+  CHECK(prompts({whole, longer}, 0, 16).empty());
+  CHECK(prompts({whole, suffix}, 0, 0).empty());
+  CHECK(prompts({pruned, longer}, 0, 0).empty());
+}
+
 template <class T>
 void error_cases() {
   auto context = CudaMemory::make_context();
@@ -712,6 +735,7 @@ TEST_CASE("cuda: attention without tensor cores") {
   plain_cases<__nv_bfloat16>();
 }
 TEST_CASE("cuda: the blocks with most keys start first") { tile_order_cases<__nv_bfloat16>(); }
+TEST_CASE("cuda: plans of whole prompts") { prompt_cases<__half>(); }
 TEST_CASE("cuda: what attention rejects") { error_cases<__nv_bfloat16>(); }
 TEST_CASE("cuda: matrix products") {
   product_cases<float, float>();

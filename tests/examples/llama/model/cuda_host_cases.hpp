@@ -329,6 +329,65 @@ TEST_CASE("CUDA host: sequences of different lengths and schedules in one step g
   CHECK(revived > 0);
 }
 
+/// Steps of a turn of `check_graphs`: a prompt, single tokens, and several at the end.
+constexpr Index graph_steps = 8;
+
+/// Prompts and decode steps of two sequences with and without graphs: the same bits. `step_done()` is called after each
+/// step with graphs.
+template <class StepDone>
+void check_graphs(const AnyModel& model, const std::vector<Pruner>& pruners, Index page_size,
+                  const StepDone& step_done) {
+  std::mt19937 random(11);
+  const auto plain = model.lazy({60, 2, page_size}, pruners);
+  const auto graphs = model.lazy({60, 2, page_size}, pruners);
+  graphs->use_graphs();
+  ActiveSets plain_sets, graph_sets;
+  record_active_sets(*plain, plain_sets);
+  record_active_sets(*graphs, graph_sets);
+  for (int turn = 0; turn < 2; ++turn) {
+    plain->clear();
+    graphs->clear();
+    for (Index step = 0; step < graph_steps; ++step) {
+      CAPTURE(step);
+      const Index count = step == 0 ? 10 : (step == graph_steps - 1 ? 3 : 1);
+      const std::vector<TokenId> a = random_tokens(random, count, model.config().vocab);
+      const std::vector<TokenId> b = random_tokens(random, step == 0 ? 7 : count, model.config().vocab);
+      const std::vector<Tokens> tokens = {a, b};
+      const std::vector<float> expected = copied(plain->step_all(tokens));
+      CHECK(copied(graphs->step_all(tokens)) == expected);
+      CHECK(graph_sets == plain_sets);
+      CHECK(graphs->operations() == doctest::Approx(plain->operations()));
+      CHECK(graphs->stats().computed() == plain->stats().computed());
+      step_done();
+    }
+  }
+}
+
+/// Policies whose decode steps repeat, revive now and then, and sum scores over the layers.
+inline std::vector<std::vector<Pruner>> graph_pruners() {
+  const lazyllm::Schedule schedule{{1, 0.6}, {3, 0.5}};
+  const lazyllm::KeepRatio ratio(schedule);
+  const Pruner keep_all{lazyllm::KeepAll()}, revives{ratio};
+  const Pruner keeps_computed{lazyllm::AnyPolicy(lazyllm::KeepComputed<lazyllm::KeepRatio>{ratio, 1})};
+  const Pruner prefill_only{lazyllm::AnyPolicy(lazyllm::PrefillOnly<lazyllm::KeepRatio>{ratio})};
+  const Pruner summed(lazyllm::AnyPolicy(lazyllm::ReviveAtMost<lazyllm::KeepRatio>{ratio, 0}),
+                      lazyllm::AttentionScore{.over_layers = true});
+  return {{keep_all, keep_all},         {revives, revives},         {keeps_computed, revives},
+          {prefill_only, prefill_only}, {keeps_computed, keep_all}, {summed, summed}};
+}
+
+TEST_CASE("CUDA host: decode steps that are replayed as graphs equal those that are not, bit for bit") {
+  const Pair models("llama3_4_layers");
+  Index page_size = 0;
+  for (const std::vector<Pruner>& pruners : graph_pruners()) {
+    check_graphs(*models.cuda, pruners, page_size, [] {});
+    page_size = 4 - page_size;
+  }
+  CHECK_THROWS_WITH_AS(models.cuda->dense(8)->use_graphs(), "graphs: a dense decoder has none", std::invalid_argument);
+  CHECK_THROWS_WITH_AS(models.cpu->lazy(8, Pruner(lazyllm::KeepAll()))->use_graphs(), "graphs: the device has none",
+                       std::invalid_argument);
+}
+
 TEST_CASE("CUDA host: a step that does not fit or names an unknown token changes nothing") {
   const Pair models("mha_4_layers");
   const auto decoder = models.cuda->lazy(10, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}})));

@@ -39,7 +39,76 @@ TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the
   generate();
   CHECK(emulation::counters().allocations == before.allocations);
   CHECK(emulation::counters().copies_to_host == before.copies_to_host + 4 * (2 + 1));  // and the logits
-  CHECK(emulation::counters().waits == before.waits + 4 * (2 + 1));
+  CHECK(emulation::counters().waits == before.waits + 4);
+  CHECK(emulation::counters().event_waits == before.event_waits + 4 * 2);
+}
+
+/// Launches of kernels and graphs, and allocations, of each step with graphs.
+std::vector<emulation::Counters> steps_with_graphs(const std::vector<Pruner>& pruners) {
+  const Pair models("mha_4_layers");
+  std::vector<emulation::Counters> steps{emulation::counters()};
+  check_graphs(*models.cuda, pruners, 0, [&] { steps.push_back(emulation::counters()); });
+  return steps;
+}
+
+TEST_CASE("CUDA host: a replayed step launches a graph for each segment and its blocks launch no kernels") {
+  const std::vector<Pruner> dense(2, Pruner(lazyllm::KeepAll()));
+  const auto steps = steps_with_graphs(dense);
+  const auto launches = [](const auto& all, std::size_t i) { return all[i + 1].launches - all[i].launches; };
+  const auto graphs = [](const auto& all, std::size_t i) { return all[i + 1].graph_launches - all[i].graph_launches; };
+  // The steps of the decoder without graphs are among them. Step 1 of one token runs as it is, step 2 is captured.
+  CHECK(graphs(steps, 0) == 0);
+  CHECK(graphs(steps, 1) == 0);
+  CHECK(graphs(steps, 2) == 1);
+  for (std::size_t i = 3; i + 1 < graph_steps; ++i) {
+    CAPTURE(i);
+    CHECK(graphs(steps, i) == 1);
+    CHECK(launches(steps, i) * 5 < launches(steps, 1) * 3);
+    CHECK(steps[i + 1].allocations == steps[i].allocations);
+  }
+  CHECK(graphs(steps, 2 * graph_steps - 1) == 1);  // three tokens: all layers but the last
+  const lazyllm::Schedule schedule{{1, 0.6}, {3, 0.5}};
+  const std::vector<Pruner> computed(
+      2, Pruner(lazyllm::AnyPolicy(lazyllm::KeepComputed<lazyllm::KeepRatio>{lazyllm::KeepRatio(schedule), 0})));
+  CHECK(graphs(steps_with_graphs(computed), graph_steps - 2) == 3);
+}
+
+TEST_CASE("CUDA host: a step with graphs in which a call fails leaves sequences that can go on") {
+  const Pair models("mha_4_layers");
+  const Pruner pruner(lazyllm::AnyPolicy(
+      lazyllm::KeepComputed<lazyllm::KeepRatio>{lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}}), 0}));
+  const std::vector<TokenId> text = {5, 1, 9, 20, 7, 3, 11, 8, 2, 13, 6, 4};
+  const auto run = [&](AnyDecoder& decoder, std::size_t from) {
+    std::vector<float> logits;
+    for (std::size_t i = from; i < text.size(); ++i) {
+      const bool prompt = i < 5;
+      logits = copied(decoder.step(prompt ? Tokens(text).first(5) : Tokens(text).subspan(i, 1)));
+      if (prompt) i = 4;
+    }
+    return logits;
+  };
+  const auto untroubled = models.cuda->lazy(24, pruner);
+  const std::vector<float> expected = run(*untroubled, 0);
+  int failures = 0;
+  int last_call = 1;
+  for (int call = 0; call < last_call; call += 41) {
+    CAPTURE(call);
+    const auto decoder = models.cuda->lazy(24, pruner);
+    decoder->use_graphs();
+    const int before = emulation::counters().calls;
+    emulation::fail_call_after(call);
+    try {
+      const std::vector<float> logits = run(*decoder, 0);
+      CHECK(logits == expected);
+    } catch (const lazyllm::cuda_error&) {
+      ++failures;
+      emulation::fail_call_after(-1);
+      CHECK(run(*decoder, static_cast<std::size_t>(decoder->length())) == expected);
+      if (call == 0) last_call = emulation::counters().calls - before;
+    }
+    emulation::fail_call_after(-1);
+  }
+  CHECK(failures > 5);
 }
 
 TEST_CASE("CUDA host: without memory a step leaves a sequence that can go on") {

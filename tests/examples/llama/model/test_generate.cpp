@@ -210,7 +210,7 @@ TEST_CASE("--trace has the active positions, from which the figures of --json fo
 
   std::vector<std::size_t> depth;
   std::size_t revived = 0;
-  std::size_t most_parked = 0;
+  std::size_t max_parked = 0;
   for (std::size_t s = 0; s < steps.size(); ++s) {
     CHECK(steps[s].at("new_tokens") == (s == 0 ? prompt_tokens : 1));
     depth.resize(depth.size() + steps[s].at("new_tokens").get<std::size_t>());
@@ -232,13 +232,13 @@ TEST_CASE("--trace has the active positions, from which the figures of --json fo
       rows_before = rows;
     }
     const auto parked = static_cast<std::size_t>(std::ranges::count_if(depth, [](auto d) { return d < layers; }));
-    most_parked = std::max(most_parked, parked);
+    max_parked = std::max(max_parked, parked);
   }
   std::size_t computed = 0;
   for (std::size_t i = 0; i < prompt_tokens; ++i) computed += depth[i];
   CHECK(run.at("revived_tokens") == revived);
   CHECK(revived > 0);
-  CHECK(run.at("aux_bytes_peak") == most_parked * hidden_size * 4);
+  CHECK(run.at("aux_bytes_peak") == max_parked * hidden_size * 4);
   CHECK(run.at("prompt_computed_percent").get<double>() ==
         doctest::Approx(100.0 * static_cast<double>(computed) / (prompt_tokens * layers)));
 }

@@ -86,6 +86,7 @@ TEST_CASE("values that the model or the library does not allow exit with 1 and s
   check_ids_fail({"--max-tokens", "89"}, 1, {"129", "128", "prompt 40 + --max-tokens 89"});
   check_ids_fail({"--max-tokens", "9223372036854775807"}, 1, {"--max-tokens 9223372036854775807"});
   CHECK(test::GenerateProgram().run_ids({"--max-tokens", "88"}).status == 0);
+  check_ids_fail({"--cuda-graphs"}, 1, {"--cuda-graphs needs --device cuda"});
   check_ids_fail({"--max-tokens", "8", "--context", "9"}, 1, {"--context 9 is out of range: at least 10"});
 }
 
