@@ -25,8 +25,8 @@ void with_type(cudaDataType_t type, const Body& body) {
 
 }  // namespace
 
-void Gemm::multiply(lazyllm::cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
-                    const void* x, void* y) {
+void Gemm::multiply(lazyllm::cuda::Context& context, const LinearProblem& problem, const void* weights,
+                    const void* bias, const void* x, void* y) {
   const auto enqueue = [=]<class T, class Y>(T*, Y*, cudaStream_t stream) {
     lazyllm::test::cuda_emulation::enqueue(stream, [=] {
       for (Index row = 0; row < problem.rows; ++row) {

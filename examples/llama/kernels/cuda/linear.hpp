@@ -1,30 +1,15 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <library_types.h>
-
-#include <compare>
 #include <concepts>
-#include <cstdint>
 #include <lazyllm/cuda.cuh>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "examples/llama/kernels/cuda/device_array.hpp"
+#include "examples/llama/kernels/cuda/linear_problem.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
-
-/// A dense layer on the device: weights `[out x in]` row-major and a bias `[out]`, or null. Nothing is owned.
-template <class T>
-struct LinearView {
-  const T* weights = nullptr;
-  const T* bias = nullptr;
-  Index in = 0;
-  Index out = 0;
-};
 
 /// Matrix products on the device, by cuBLASLt: inputs of `float`, `__half` or `__nv_bfloat16`, sums in float. Remembers
 /// the best algorithm for each shape that it has met. Serves one thread of the caller at a time; all work is enqueued
@@ -55,30 +40,6 @@ class Gemm {
  private:
   struct State;
 
-  /// What the best algorithm depends on.
-  struct Problem {
-    cudaDataType_t type;
-    cudaDataType_t y_type;
-    Index rows, in, out, x_stride, y_stride;
-    Index alignment;  // of all matrices, in bytes
-    bool bias;
-    bool accumulate;
-
-    auto operator<=>(const Problem&) const = default;
-  };
-
-  template <class T>
-  static constexpr cudaDataType_t type_of = std::is_same_v<T, float>    ? CUDA_R_32F
-                                            : std::is_same_v<T, __half> ? CUDA_R_16F
-                                                                        : CUDA_R_16BF;
-
-  /// The largest power of two up to 256 that divides all addresses.
-  template <class... Elements>
-  static Index alignment_of(const Elements*... addresses) {
-    const std::uintptr_t bits = (256 | ... | reinterpret_cast<std::uintptr_t>(addresses));
-    return static_cast<Index>(bits & (~bits + 1));
-  }
-
   template <class T, class Y>
   void multiply(lazyllm::cuda::Context& context, const LinearView<T>& linear, RowsView<const T> x, RowsView<Y> y,
                 bool accumulate) {
@@ -88,15 +49,11 @@ class Gemm {
     if (linear.bias != nullptr && !std::same_as<T, Y>)
       fail("Gemm: a bias with results of another type than the weights is not supported");
     if (x.rows == 0) return;
-    const Index alignment = alignment_of(x.data, y.data, linear.weights, linear.bias);
-    multiply(context,
-             {type_of<T>, type_of<Y>, x.rows, linear.in, linear.out, x.stride, y.stride, alignment,
-              linear.bias != nullptr, accumulate},
-             linear.weights, linear.bias, x.data, y.data);
+    multiply(context, LinearProblem::of(linear, x, y, accumulate), linear.weights, linear.bias, x.data, y.data);
   }
 
   /// The same whatever the types, for at least one row.
-  void multiply(lazyllm::cuda::Context& context, const Problem& problem, const void* weights, const void* bias,
+  void multiply(lazyllm::cuda::Context& context, const LinearProblem& problem, const void* weights, const void* bias,
                 const void* x, void* y);
 
   std::unique_ptr<State> state_;
