@@ -401,7 +401,7 @@ def cuda_tables(paths):
         "all" if case["decode_revived"] is None else str(case["decode_revived"]),
         f"{case['dense_decode_ms']:.2f}",
         f"{case['lazy_decode_ms']:.2f}",
-        f"{case['graph_decode_ms']:.2f}",
+        "failed" if case["graph_decode_ms"] is None else f"{case['graph_decode_ms']:.2f}",
         f"{case['decode_ratio']:.2f}",
         f"{case['slowest_decode_ratio']:.2f}",
         f"{case['decode_floor_ms']:.2f}",
@@ -442,6 +442,18 @@ def cuda_summary(paths):
     return "\n\n".join(parts)
 
 
+def cuda_cudnn_table(paths):
+    """Of what was measured with cuDNN's attention, which the bars leave out."""
+    results = CudaResults(paths)
+    rows = [name_of(case) + [f"{case['dense_ms']:.1f}", f"{case['dense_of_floor']:.2f}", f"{case['lazy_ms']:.1f}",
+                             f"{1 / case['speedup']:.2f}"] for case in results.cases]
+    parts = ["With cuDNN's attention:"]
+    if rows:
+        parts.append(table(NAME + ["schedule", "dense ms", "dense / floor", "lazy ms", "lazy / dense"], rows))
+    parts += [f"Left out: {said(entry)} ({entry['left_out']})" for entry in results.left_out]
+    return "\n\n".join(parts)
+
+
 def replace_between_markers(text, kind, content):
     begin, end = f"<!-- {kind} begin -->", f"<!-- {kind} end -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
@@ -452,7 +464,7 @@ def replace_between_markers(text, kind, content):
 
 MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "generation": generation_tables,
           "attention": attention_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
-          "cuda": cuda_tables, "cuda-summary": cuda_summary}
+          "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}
 
 
 def main():

@@ -199,22 +199,37 @@ for prefix in ${prefixes[@]+"${prefixes[@]}"}; do
     fi
   done
 done
-# cuDNN is used where its header lies beside the toolkit's or in a prefix.
+# cuDNN is used where its headers, of version 9 or later, lie beside the toolkit's or in a prefix.
 cudnn=OFF
+no_cudnn="cuDNN 9 was not found"
 for folder in "$(dirname "$(command -v nvcc)")/../include" /usr/include ${prefixes[@]+"${prefixes[@]/%//include}"}; do
-  if [[ -e $folder/cudnn.h ]]; then cudnn=ON; fi
+  version=$(sed -n 's/^#define CUDNN_MAJOR \([0-9]*\).*/\1/p' "$folder/cudnn_version.h" 2>/dev/null)
+  if [[ -e $folder/cudnn.h ]] && ((${version:-0} >= 9)); then cudnn=ON; fi
 done
+# without_cudnn WHY: goes on without it.
+without_cudnn() {
+  cudnn=OFF
+  no_cudnn=$1
+  note cudnn "$1: goes on without it"
+}
+
 # Examples need the most, tests doctest, and benchmarks cuBLASLt.
 configured=0
 tried=()
 for with in "examples tests bench" "tests bench" bench tests; do
-  switches=("-DLAZYLLM_CUDNN=$cudnn")
+  switches=()
   for part in EXAMPLES TESTS BENCH; do
     if [[ " $with " == *" ${part,,} "* ]]; then switch=ON; else switch=OFF; fi
     switches+=("-DLAZYLLM_BUILD_$part=$switch")
   done
-  configure "${switches[@]}"
+  configure "-DLAZYLLM_CUDNN=$cudnn" "${switches[@]}"
   status=$?
+  if ((status != 0 && status < 124)) && [[ $cudnn == ON ]]; then
+    reason=$(missing)
+    configure -DLAZYLLM_CUDNN=OFF "${switches[@]}"
+    status=$?
+    if ((status == 0)); then without_cudnn "configuring failed with cuDNN: $reason"; fi
+  fi
   if ((status == 0)); then configured=1; break; fi
   if ((status == 124 || status == 125)); then note configure "$(told "$status" "$SECONDS")"; exit 1; fi
   tried+=("$with: $(missing)")
@@ -244,6 +259,12 @@ fi
 if ((${#tests[@]} + ${#programs[@]})); then
   run build 300 "${build_command[@]}"
   status=$?
+  if ((status != 0 && status < 124)) && [[ $cudnn == ON && -z $dry ]]; then
+    show_end build
+    without_cudnn "the build failed with cuDNN"
+    configure -DLAZYLLM_CUDNN=OFF "${switches[@]}" && run build 300 "${build_command[@]}"
+    status=$?
+  fi
 else
   status=1
   echo "there is nothing to build" >"$results/build.log"
@@ -296,7 +317,7 @@ run_sanitizer() {
   ((${#pending[@]})) || return
   mapfile -t pending < <(printf '%s\n' "${pending[@]}" | sort -s -n -k 1,1)  # those that had no turn yet first
   waiting=${#pending[@]}
-  export LAZYLLM_TEST_RUNS=0.02
+  export LAZYLLM_TEST_RUNS=0.02 LAZYLLM_OWN_ATTENTION=1  # cuDNN's kernels are as little this project's as cuBLAS's
   for name in "${pending[@]}"; do
     read -r given tool test <<<"$name"
     name=$tool-$test
@@ -327,7 +348,7 @@ run_sanitizer() {
       *) failed=1; show_end "$name" ;;
     esac
   done
-  unset LAZYLLM_TEST_RUNS
+  unset LAZYLLM_TEST_RUNS LAZYLLM_OWN_ATTENTION
 }
 
 built() { [[ " ${programs[*]-} " == *" $1 "* ]]; }
@@ -410,7 +431,7 @@ run_ttft() {
 
 # The prefills of the first case with cuDNN's attention, beside those with the host's own.
 run_cudnn() {
-  if [[ $cudnn == OFF ]]; then note cudnn "left out: cuDNN was not found"; return; fi
+  if [[ $cudnn == OFF ]]; then note cudnn "left out: $no_cudnn"; return; fi
   measured cudnn-llama-2-7b 60 "$bin/ttft_bench" --device cuda --shape llama-2-7b --batch 1 --schedule 6:0.3,16:0.5 \
     --prompt 4096 16384 --dtype bf16 --generate 1 --repeats 5 --seconds 50 --json "$results/cudnn-llama-2-7b.json"
 }
@@ -466,9 +487,13 @@ echo
 printf '%s\n' "${summary[@]}"
 micro=("$results"/micro-*.json)
 measurements=("$results"/ttft-*.json "$results"/peers-*.json)
+with_cudnn=("$results"/cudnn-*.json)  # a table of its own: the bars are the own kernels'
 if command -v python3 >/dev/null; then
   tables cuda-micro ${micro[@]+"${micro[@]}"}
   tables cuda ${measurements[@]+"${measurements[@]}"}
+  if ((${#with_cudnn[@]})); then
+    python3 "$root/bench/make_tables.py" cuda-cudnn "${with_cudnn[@]}" - || failed=1
+  fi
 elif ((${#micro[@]} + ${#measurements[@]})); then
   echo "No python3 here for the tables: bench/make_tables.py makes them of $results/*.json"
 fi

@@ -139,6 +139,17 @@ class Tables(Folder):
         floor = "| llama-2-7b | bf16 | 4096 | 1 | 100.0 | 78.0 | 7.0 | 1.18 | 560 | 700 | 2900 |"
         self.assertEqual(text.count(floor), 1)  # once, not for each schedule
 
+    def test_graphs_that_failed_are_named(self):
+        text = make_tables.cuda_tables([self.written([case(graph_decode_ms=None)])])
+        self.assertIn("| 16 | 5.00 | 4.50 | failed | 0.90 |", text)
+
+    def test_figures_with_cudnn_have_a_table_of_their_own(self):
+        entries = [case(dense_of_floor=1.1, speedup=2.5), case(prompt_tokens=16384) | {"left_out": "no time was left"}]
+        text = make_tables.cuda_cudnn_table([self.written(entries)])
+        self.assertIn("With cuDNN's attention", text)
+        self.assertIn("| llama-2-7b | bf16 | 4096 | 1 | `6:0.3,16:0.5` | 100.0 | 1.10 | 35.0 | 0.40 |", text)
+        self.assertIn("Left out: llama-2-7b, 16384, `6:0.3,16:0.5` (no time was left)", text)
+
     def test_refuses_results_of_two_gpus(self):
         with self.assertRaisesRegex(ValueError, "several GPUs, Made-up GPU and Other"):
             make_tables.CudaResults([self.written([case(), case(gpu="Other")])])
@@ -172,8 +183,12 @@ echo "cmake $*" >>"$CALLS"
 case " $* " in
   *" help "*) printf '%s\\n' $TARGETS; exit ;;
   *" -n "*) [[ " $* " == *" ${BROKEN:-} "* ]] || echo "ninja: no work to do."; exit ;;
-  *" --build "*) [[ -z ${BROKEN:-} ]] || { echo "broken: $BROKEN"; exit 1; }; exit ;;
+  *" --build "*)
+    [[ ${CUDNN_BREAKS:-} != build || $(cat "$CALLS.cudnn") != ON ]] || { echo "no cuDNN here"; exit 1; }
+    [[ -z ${BROKEN:-} ]] || { echo "broken: $BROKEN"; exit 1; }; exit ;;
 esac
+if [[ " $* " == *"-DLAZYLLM_CUDNN=ON"* ]]; then echo ON; else echo OFF; fi >"$CALLS.cudnn"
+if [[ ${CUDNN_BREAKS:-} == configure && $(cat "$CALLS.cudnn") == ON ]]; then echo "CMake Error: no cuDNN here" >&2; exit 1; fi
 for part in ${MISSING_PARTS:-EXAMPLES}; do
   if [[ -n ${MISSING:-} && " $* " == *"-DLAZYLLM_BUILD_$part=ON"* ]]; then
     printf 'CMake Error at examples/CMakeLists.txt:1 (find_package):\\n  Could not find %s\\n' "$MISSING" >&2
@@ -188,6 +203,7 @@ exit "${CTEST_STATUS:-0}"
 """,
     "compute-sanitizer": """
 echo "compute-sanitizer $*" >>"$CALLS"
+[[ ${LAZYLLM_TEST_RUNS:-} == 0.02 && ${LAZYLLM_OWN_ATTENTION:-} == 1 ]] || exit 9
 [[ $* != ${HANGS:-} ]] || exec sleep 60
 [[ $* != ${STOPPED:-} ]] || exit 124
 [[ $* != ${WRONG:-} ]] || exit 9
@@ -208,6 +224,8 @@ while (($#)); do [[ $1 != --json ]] || cp "$PEERS" "$2"; shift; done
 PROGRAMS = {
     "ttft_bench": """
 echo "ttft_bench $*" >>"$CALLS"
+[[ -z ${LAZYLLM_TEST_RUNS:-} ]] || exit 9
+if [[ -z ${LAZYLLM_OWN_ATTENTION:-} ]]; then echo "by cuDNN" >>"$CALLS"; fi
 if [[ ${CUDA_VISIBLE_DEVICES-all} == "" ]]; then echo "${DRY:-no CUDA device}"; exit 1; fi
 while (($#)); do [[ $1 != --json ]] || cp "$CASES" "$2"; shift; done
 exit "${TTFT_STATUS:-0}"
@@ -462,6 +480,40 @@ class Run(Folder):
         done = self.run_on_device("--parts", "sanitizer", PATH=f"{tools}:/usr/bin:/bin", CUDA_HOME=str(toolkit))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("compute-sanitizer --tool synccheck", self.calls)
+
+    def with_cudnn(self, version):
+        include = self.folder / "include"
+        include.mkdir(exist_ok=True)
+        (include / "cudnn.h").touch()
+        (include / "cudnn_version.h").write_text(f"#define CUDNN_MAJOR {version}\n#define CUDNN_MINOR 1\n")
+
+    def test_cudnn_from_version_9_on_is_measured_beside_the_own_kernels(self):
+        self.with_cudnn(9)
+        done = self.run_on_device("--parts", "ttft,sanitizer")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("-DLAZYLLM_CUDNN=ON", self.calls)
+        self.assertEqual(self.calls.count("by cuDNN"), 1)
+        self.assertTrue((self.results / "cudnn-llama-2-7b.json").exists())
+        bars, with_cudnn = done.stdout.split("With cuDNN's attention:")
+        self.assertIn("lazy decode with a budget of 16", bars)
+        self.assertIn("| llama-2-7b | bf16 | 16384 | 1 | `6:0.3,16:0.5` | 100.0 | 1.18 | 35.0 | 0.35 |", with_cudnn)
+        self.with_cudnn(8)
+        done = self.run_on_device("--parts", "ttft", "--results", self.folder / "other")
+        self.assertNotIn("-DLAZYLLM_CUDNN=ON", self.calls)
+        self.assertIn("cudnn        left out: cuDNN 9 was not found", done.stdout)
+
+    def test_goes_on_without_a_cudnn_that_does_not_build(self):
+        self.with_cudnn(9)
+        for step, reason in (("configure", "configuring failed with cuDNN: CMake Error: no cuDNN here"),
+                             ("build", "the build failed with cuDNN")):
+            done = self.run_on_device("--parts", "tests,ttft", "--results", self.folder / step, CUDNN_BREAKS=step)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(f"cudnn        {reason}", done.stdout)
+            self.assertIn("goes on without it", done.stdout)
+            self.assertIn("-DLAZYLLM_CUDNN=OFF -DLAZYLLM_BUILD_EXAMPLES=ON", self.calls)
+            self.assertIn("cudnn        left out: " + reason, done.stdout)
+            self.assertNotIn("by cuDNN", self.calls)
+            self.assertNotIn("With cuDNN's attention:", done.stdout)
 
     def test_a_tree_without_git_is_told_its_commit(self):
         done = self.run_on_device("--parts", "ttft", "--commit", "v1.2 of a tarball", NO_GIT="1", CHANGED="1")

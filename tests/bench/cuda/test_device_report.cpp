@@ -61,6 +61,14 @@ TEST_CASE("a device report compares decode steps at the same position") {
   CHECK(report["revived_per_step"] == 7);
 }
 
+TEST_CASE("a device report has no time of graphs that failed") {
+  DeviceTimes times = made_up();
+  times.graphs = {};
+  const auto report = llama::report({.prompt = 6, .batch = 2, .generate = 2, .repeats = 3}, times, 1000);
+  CHECK(report.at("graph_decode_ms").is_null());
+  CHECK(report["lazy_decode_ms"] == 6.5);
+}
+
 TEST_CASE("a device report without decode steps has no figures of them") {
   DeviceTimes times = made_up();
   for (DeviceRun* run : {&times.lazy.dense, &times.lazy.library}) run->decode_ms = {{}, {}, {}};

@@ -83,7 +83,8 @@ nlohmann::ordered_json report(const DeviceCase& what, const DeviceTimes& times, 
   report.update(
       {{"dense_decode_ms", median(dense_steps)},
        {"lazy_decode_ms", median(lazy_steps)},
-       {"graph_decode_ms", median(steps_of(times.graphs))},
+       {"graph_decode_ms", times.graphs.decode_ms.empty() ? nlohmann::ordered_json()
+                                                          : nlohmann::ordered_json(median(steps_of(times.graphs)))},
        {"decode_ratio", sum(lazy_steps) / sum(dense_steps)},
        {"slowest_decode_ratio", slowest},
        {"decode_floor_ms", (static_cast<double>(weight_bytes) + key_value_bytes) / times.floor.copy_rate * 1e3},

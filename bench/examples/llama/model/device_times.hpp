@@ -40,7 +40,7 @@ struct DevicePair {
 struct DeviceTimes {
   DevicePair keep_one;          ///< everything kept; no decode steps
   DevicePair lazy;              ///< pruned
-  DeviceRun graphs;             ///< pruned, with decode steps as CUDA graphs
+  DeviceRun graphs;             ///< pruned, with decode steps as CUDA graphs; empty where these failed
   double library_share = 0;     ///< part of the lazy prefill's layers that the library's own work takes
   double revived_per_step = 0;  ///< rows taken out of the Aux Cache by a decode step, on average
   DeviceFloor floor;
