@@ -114,39 +114,24 @@ TEST_CASE("the library's share counts its work and not the gaps between blocks")
 TEST_CASE("graphs that fail cost the device's benchmark no other figures, and are not tried again") {
   namespace emulation = lazyllm::test::cuda_emulation;
   const ModelConfig config = small_model();
-  const auto weights = random_weights<Eigen::bfloat16>(config);
-  const lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner(lazyllm::KeepRatio(half_after_one().schedule));
-  const DeviceCase what{.prompt = 12, .batch = 1, .generate = 3, .repeats = 2};
-  // Whether a graph was launched before the call after `calls` fails.
-  const auto comes_to_graphs = [&](int calls) {
-    DeviceBench bench(config, weights);
-    const int before = emulation::counters().graph_launches;
-    emulation::fail_call_after(calls);
-    try {
-      bench.measure(what, pruner);
-    } catch (const lazyllm::cuda_error&) {
+  DeviceBench bench(config, random_weights<Eigen::bfloat16>(config));
+  const int before = emulation::counters().graph_launches;
+  bool failed = false;
+  // The call behind the first graph fails.
+  const lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner([&](const lazyllm::PrunePoint& point) {
+    if (!failed && emulation::counters().graph_launches > before) {
+      failed = true;
+      emulation::fail_call_after(0);
     }
-    emulation::fail_call_after(-1);
-    return emulation::counters().graph_launches > before;
-  };
-  int too_few = 0;
-  int enough = 1;
-  while (!comes_to_graphs(enough)) enough *= 2;
-  while (enough - too_few > 1) {
-    const int middle = (too_few + enough) / 2;
-    (comes_to_graphs(middle) ? enough : too_few) = middle;
-  }
-
-  DeviceBench bench(config, weights);
-  emulation::fail_call_after(enough);
+    return lazyllm::KeepRatio(half_after_one().schedule)(point);
+  });
   for (int i = 0; i < 2; ++i) {
-    const int before = emulation::counters().graph_launches;
-    const DeviceTimes times = bench.measure(what, pruner);
-    emulation::fail_call_after(-1);
+    const DeviceTimes times = bench.measure({.prompt = 12, .batch = 1, .generate = 3, .repeats = 2}, pruner);
+    CHECK(failed);
     CHECK(times.graphs.decode_ms.empty());
     CHECK(times.lazy.library.decode_ms.size() == 2);
     CHECK(times.library_share > 0);
-    CHECK((emulation::counters().graph_launches > before) == (i == 0));
+    CHECK(emulation::counters().graph_launches == before + 1);
   }
 }
 
