@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iostream>
+#include <memory>
 #include <numbers>
 #include <type_traits>
 
@@ -17,6 +19,20 @@
 namespace llama {
 
 #ifdef LAZYLLM_HAS_CUDNN
+/// cuDNN's attention for this thread, as a context serves one thread, too. Null, after a message, if it cannot be set
+/// up: the own kernels do all that it does.
+inline CausalAttention* cudnn_attention() {
+  thread_local const std::unique_ptr<CausalAttention> made = [] {
+    try {
+      return std::make_unique<CausalAttention>();
+    } catch (const lazyllm::cuda_error& error) {
+      std::cerr << "cuDNN's attention is left out: " << error.what() << '\n';
+      return std::unique_ptr<CausalAttention>();
+    }
+  }();
+  return made.get();
+}
+
 /// Enqueues the attention of a plan of whole prompts by cuDNN, on whose instructions for Hopper the own kernels have no
 /// claim. Returns false for other plans, and where cuDNN has no kernel.
 template <class T>
@@ -26,7 +42,8 @@ bool attention_of_prompts(lazyllm::cuda::Context& context, const DevicePlan<T>& 
   const bool long_prompts = std::ranges::all_of(
       plan.prompts(), [](const typename DevicePlan<T>::Prompt& prompt) { return prompt.rows >= min_rows; });
   if (plan.prompts().empty() || !long_prompts || std::getenv("LAZYLLM_OWN_ATTENTION") != nullptr) return false;
-  thread_local CausalAttention cudnn;  // a context serves one thread, too
+  CausalAttention* const cudnn = cudnn_attention();
+  if (cudnn == nullptr) return false;
   const AttentionShape& shape = plan.shape();
   for (const auto& prompt : plan.prompts()) {
     const CausalProblem problem{.type = std::is_same_v<T, __half> ? CUDA_R_16F : CUDA_R_16BF,
@@ -41,8 +58,8 @@ bool attention_of_prompts(lazyllm::cuda::Context& context, const DevicePlan<T>& 
                                 .scale = shape.scale};
     const Index first = layer * prompt.cache.layer_stride;
     const auto workspace = [&](Index bytes) { return context.workspace(bytes); };
-    if (!cudnn.run(context.stream(), workspace, problem, queries.row(prompt.first_row), prompt.cache.keys + first,
-                   prompt.cache.values + first, out.row(prompt.first_row))) {
+    if (!cudnn->run(context.stream(), workspace, problem, queries.row(prompt.first_row), prompt.cache.keys + first,
+                    prompt.cache.values + first, out.row(prompt.first_row))) {
       return false;
     }
   }
@@ -61,8 +78,8 @@ void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index
   if (shape.head_dim > kernels::widest_head)
     fail("attention: head_dim ", shape.head_dim, " is out of range 2 to ", kernels::widest_head);
 
-  [[maybe_unused]] const bool tensor =
-      plan.aligned() && kernels::by_16_bytes<T>({queries.data, out.data}, queries.stride, out.stride);
+  [[maybe_unused]] const bool tensor = plan.aligned() && plan.keys_numbered() &&
+                                       kernels::by_16_bytes<T>({queries.data, out.data}, queries.stride, out.stride);
 #ifdef LAZYLLM_HAS_CUDNN
   if constexpr (!std::is_same_v<T, float>) {
     if (tensor && attention_of_prompts(context, plan, layer, queries, out)) return;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -39,6 +40,13 @@ bool aligned_view(const KvView<T>& view) {
          strides * size % 16 == 0;
 }
 
+/// Whether 32 bits number all 16-byte chunks of a layer's keys. Pages are trusted, as where they lie is not known here.
+template <class T>
+bool numbered_view(const KvView<T>& view) {
+  return view.page_table != nullptr ||
+         view.capacity * view.position_stride / 8 < Index{std::numeric_limits<std::uint32_t>::max()};
+}
+
 }  // namespace
 
 template <class T>
@@ -57,7 +65,7 @@ bool DevicePlan<T>::outputs_only(const lazyllm::LayerPlan& plan) {
 template <class T>
 void DevicePlan<T>::identify(std::vector<std::uint64_t>& key) const {
   const auto add = [&key](auto... values) { (key.push_back(static_cast<std::uint64_t>(values)), ...); };
-  add(rows(), query_rows(), aligned_);
+  add(rows(), query_rows(), aligned_, keys_numbered_);
   const auto add_address = [&](const void* address) { add(reinterpret_cast<std::uintptr_t>(address)); };
   for (const void* list :
        {static_cast<const void*>(positions_), static_cast<const void*>(row_sequences_),
@@ -89,6 +97,7 @@ void DevicePlan<T>::update(lazyllm::cuda::Context& context, const lazyllm::Layer
 
   tokens_ = 0;
   aligned_ = std::ranges::all_of(caches, aligned_view<T>);
+  keys_numbered_ = std::ranges::all_of(caches, numbered_view<T>);
   host_row_sequences_.clear();
   host_query_positions_.clear();
   host_key_limits_.clear();

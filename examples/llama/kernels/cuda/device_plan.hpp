@@ -75,6 +75,7 @@ class DevicePlan {
   Index query_rows() const { return std::ssize(host_query_positions_); }  ///< `rows()`, or the output rows
   Index tokens() const { return tokens_; }                                ///< of the longest sequence
   bool aligned() const { return aligned_; }  ///< whether all heads of the caches lie at multiples of 16 bytes
+  bool keys_numbered() const { return keys_numbered_; }  ///< whether 32 bits number these multiples in each layer
 
   const Position* positions() const { return positions_; }              ///< `[rows]`
   const std::int32_t* row_sequences() const { return row_sequences_; }  ///< `[rows]` each row's sequence
@@ -124,6 +125,7 @@ class DevicePlan {
   AttentionShape shape_;
   Index tokens_ = 0;
   bool aligned_ = false;
+  bool keys_numbered_ = false;
   // Host lists of the update, kept for their memory.
   std::vector<std::int32_t> host_row_sequences_;
   std::vector<Position> host_query_positions_, host_key_limits_, host_keys_;

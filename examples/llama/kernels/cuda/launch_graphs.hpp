@@ -29,7 +29,10 @@ class LaunchGraphs {
   /// what `enqueue` throws, and `lazyllm::cuda_error`.
   template <class Enqueue>
   const Value& run(lazyllm::cuda::Context& context, const Key& key, const Enqueue& enqueue) {
-    if (graphs_.size() == max_graphs && !graphs_.contains(key)) graphs_.clear();
+    if (graphs_.size() == max_graphs && !graphs_.contains(key)) {
+      context.synchronize();  // one of them may still run
+      graphs_.clear();
+    }
     const auto [place, is_new] = graphs_.try_emplace(key);
     Graph& graph = place->second;
     if (is_new) {

@@ -609,6 +609,26 @@ void prompt_cases() {
   CHECK(prompts({pruned, longer}, 0, 0).empty());
 }
 
+/// The tensor-core kernel numbers the chunks of a layer's keys by 32 bits.
+template <class T>
+void far_key_cases() {
+  auto context = CudaMemory::make_context();
+  const AttentionShape shape{2, 1, 8};
+  const std::vector<TestSequence> one{{range(0, 3), {2}}};
+  auto caches = caches_of<T>(context, shape, one, 0);
+  auto lists = plan_of(one);
+  const auto numbered = [&](Index capacity, Index position_stride) {
+    auto views = views_of(caches);
+    views[0].capacity = capacity;
+    views[0].position_stride = position_stride;
+    DevicePlan<T> plan(shape);
+    plan.update(context, lists.layer(0, 2), views);
+    return plan.keys_numbered();
+  };
+  CHECK(numbered(Index{1} << 15, Index{1} << 19));
+  CHECK_FALSE(numbered(Index{1} << 16, Index{1} << 19));
+}
+
 template <class T>
 void error_cases() {
   auto context = CudaMemory::make_context();
@@ -740,6 +760,7 @@ TEST_CASE("cuda: attention without tensor cores") {
 }
 TEST_CASE("cuda: the blocks with most keys start first") { tile_order_cases<__nv_bfloat16>(); }
 TEST_CASE("cuda: plans of whole prompts") { prompt_cases<__half>(); }
+TEST_CASE("cuda: keys too far apart for the tensor cores' kernel") { far_key_cases<__nv_bfloat16>(); }
 TEST_CASE("cuda: what attention rejects") { error_cases<__nv_bfloat16>(); }
 TEST_CASE("cuda: matrix products") {
   product_cases<float, float>();
