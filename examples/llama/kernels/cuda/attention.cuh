@@ -22,9 +22,9 @@ namespace llama {
 template <class T>
 bool attention_of_prompts(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer,
                           RowsView<const T> queries, RowsView<T> out) {
-  constexpr Index fewest_rows = 256;  // fewer do not fill the device
+  constexpr Index min_rows = 256;  // fewer do not fill the device
   const bool long_prompts = std::ranges::all_of(
-      plan.prompts(), [](const typename DevicePlan<T>::Prompt& prompt) { return prompt.rows >= fewest_rows; });
+      plan.prompts(), [](const typename DevicePlan<T>::Prompt& prompt) { return prompt.rows >= min_rows; });
   if (plan.prompts().empty() || !long_prompts || std::getenv("LAZYLLM_OWN_ATTENTION") != nullptr) return false;
   thread_local CausalAttention cudnn;  // a context serves one thread, too
   const AttentionShape& shape = plan.shape();
