@@ -38,7 +38,9 @@ def table(models):
     for name, presets in models:
         for preset, values in presets:
             measured = values["measured"]
-            revived = measured.get("decode_revived", values["decode_revived"])
+            revived = str(measured.get("decode_revived", values["decode_revived"]))
+            if "first_revived" in values:
+                revived = f"{values['first_revived']}, then {revived}"
             cells = [f"{measured[part]['kl']:.3f} ({measured[part]['kl_95%'][0]:.3f} to {measured[part]['kl_95%'][1]:.3f})"
                      for part in ("held_out", "searched")]
             cells += [f"{100 * measured[part]['top1']:.1f} % ({100 * measured[part]['top1_95%'][0]:.0f} to "

@@ -67,6 +67,12 @@ TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
   CHECK(selection.k == 40);
   CHECK(selection.max_revived == 7);
   CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 1)).max_revived == 5);
+  PrunePoint point = at(40, 1);
+  for (const Index steps : {1, 2, 9}) {
+    point.steps = steps;
+    CHECK(KeepComputed{half, 7, 20}(point).max_revived == (steps == 1 ? 20 : 7));
+    CHECK(KeepComputed{half, 7}(point).max_revived == 7);
+  }
   CHECK(KeepComputed{KeepAll(), 7}(at(40, 1)).kind == Kind::all);
   const StaticPruning fixed(Schedule{{2, 0.5}});
   CHECK(KeepComputed{fixed,

@@ -48,7 +48,7 @@ TEST_CASE("preset: from a schedule file to a pruner") {
 TEST_CASE("preset: what a file says") {
   const Json file = Json::parse(R"({"presets": {"5%": {
       "schedule": "6:0.5,9:0.25", "score": "max:8+layers+pool:5", "protect_first": 4, "protect_last": 16,
-      "max_revived": 32, "decode_revived": 8, "measured": {"loss": 0.04}}}})");
+      "max_revived": 32, "decode_revived": 8, "first_revived": 9, "measured": {"loss": 0.04}}}})");
   const auto preset = file["presets"]["5%"].get<Preset>();
   REQUIRE(preset.schedule.points().size() == 2);
   CHECK(preset.schedule.points()[1].layers_run == 9);
@@ -61,6 +61,7 @@ TEST_CASE("preset: what a file says") {
   CHECK(preset.protect_last == 16);
   CHECK(preset.max_revived == 32);
   CHECK(preset.decode_revived == 8);
+  CHECK(preset.first_revived == 9);
 }
 
 TEST_CASE("preset: what a file leaves out is the paper's") {
@@ -72,6 +73,7 @@ TEST_CASE("preset: what a file leaves out is the paper's") {
   CHECK(preset.protect_last == 1);
   CHECK(preset.max_revived == Selection::unlimited);
   CHECK_FALSE(preset.decode_revived);
+  CHECK_FALSE(preset.first_revived);
   CHECK(Json::parse(R"({"schedule": "dense"})").get<Preset>().schedule.points().empty());
 }
 
@@ -83,6 +85,7 @@ TEST_CASE("preset: written and read again it is the same") {
        R"({"schedule":"6:0.1,7:0.30000000000000004,9:1e-09","score":"mean:8+pool:5","protect_first":3,"protect_last":2})",
        R"({"schedule":"6:0.2","score":"max:2+layers+pool:3","protect_first":4,"protect_last":8})",
        R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"max_revived":0})",
+       R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"decode_revived":2,"first_revived":0})",
        R"({"schedule":"6:0.2","score":"mean:2+heads:max","protect_first":0,"protect_last":1,"decode_revived":0})"}) {
     const Json json = Json::parse(text);
     CHECK(Json(json.get<Preset>()) == json);
@@ -108,14 +111,22 @@ TEST_CASE("preset: the pruner does what it says") {
   CHECK(select(3).protect_last == 7);
   CHECK(select(3).max_revived == 5);
   CHECK(select(2).kind == Selection::Kind::all);
-  const auto decode = [](const std::optional<Index>& decode_revived) {
-    return make_pruner({.schedule = {{3, 0.5}}, .max_revived = 5, .decode_revived = decode_revived})
-        .selection({.layers_run = 3, .layers = 10, .active_tokens = 100, .tokens = 100, .new_tokens = 1, .steps = 1});
+  const auto decode = [](const std::optional<Index>& decode_revived, const std::optional<Index>& first_revived = {},
+                         Index steps = 1) {
+    return make_pruner({.schedule = {{3, 0.5}},
+                        .max_revived = 5,
+                        .decode_revived = decode_revived,
+                        .first_revived = first_revived})
+        .selection(
+            {.layers_run = 3, .layers = 10, .active_tokens = 100, .tokens = 100, .new_tokens = 1, .steps = steps});
   };
   CHECK(decode({}).k == 50);
   CHECK(decode(2).k == 100);
   CHECK(decode(2).max_revived == 2);
   CHECK(decode(7).max_revived == 5);
+  CHECK(decode(2, 4).max_revived == 4);
+  CHECK(decode(2, 4, 2).max_revived == 2);
+  CHECK_THROWS_WITH_AS(decode({}, 4), "lazyllm: preset: first_revived 4 needs decode_revived", invalid_argument);
   CHECK_THROWS_WITH_AS(select(1, 3), doctest::Contains("layer 3 is out of range 1 to 2"), invalid_argument);
 }
 
@@ -124,7 +135,7 @@ TEST_CASE("preset: anything else is refused by the member's name, its value and 
   CHECK(read_error("{}") == "lazyllm: preset: the member schedule is missing");
   CHECK(read_error(R"({"schedule": "6:0.5", "protekt_first": 4})") ==
         "lazyllm: preset: protekt_first is not a member; there are schedule, score, protect_first, protect_last, "
-        "max_revived, decode_revived and measured");
+        "max_revived, decode_revived, first_revived and measured");
   CHECK(read_error(R"({"schedule": [6, 0.5]})") == "lazyllm: preset: schedule [6,0.5] is not a text");
   CHECK(read_error(R"({"schedule": null})") == "lazyllm: preset: schedule null is not a text");
   CHECK(read_error(R"({"schedule": ""})").find("is not LAYER:KEEP") != std::string::npos);

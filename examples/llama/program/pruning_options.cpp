@@ -37,7 +37,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
          "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7), " +
              named_policies() +
-             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the five options below "
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the six options below "
              "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, lazyllm::score_syntax())->default_str("last");
@@ -51,6 +51,8 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
   add_number(app, "--decode-revived", options.decode_revived,
              "in decode steps keep all tokens that have been computed, and revive at most N others at each pruning "
              "layer, instead of pruning as in the prompt",
+             {.least = 0});
+  add_number(app, "--first-revived", options.first_revived, "--decode-revived of the first decode step alone",
              {.least = 0});
 }
 
@@ -73,6 +75,7 @@ PruningOptions resolved(PruningOptions options, Index layers) {
   if (!options.max_revived && preset.max_revived != lazyllm::Selection::unlimited) {
     options.max_revived = preset.max_revived;
   }
+  if (!options.first_revived && !options.decode_revived) options.first_revived = preset.first_revived;
   if (!options.decode_revived) options.decode_revived = preset.decode_revived;
   return options;
 }
@@ -85,7 +88,8 @@ lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& optio
                                .protect_first = *all.protect_first,
                                .protect_last = *all.protect_last,
                                .max_revived = all.max_revived.value_or(lazyllm::Selection::unlimited),
-                               .decode_revived = all.decode_revived});
+                               .decode_revived = all.decode_revived,
+                               .first_revived = all.first_revived});
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

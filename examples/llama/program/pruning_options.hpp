@@ -19,10 +19,11 @@ struct PruningOptions {
   std::optional<Index> protect_last;    ///< absent: the preset's, else 1
   std::optional<Index> max_revived;     ///< absent: the preset's, else without a limit
   std::optional<Index> decode_revived;  ///< absent: the preset's, else decode steps prune like the prompt's
+  std::optional<Index> first_revived;   ///< absent: the preset's, else `decode_revived`
 };
 
-/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived` and
-/// `--decode-revived`. `options` must outlive the parsing.
+/// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived`,
+/// `--decode-revived` and `--first-revived`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
 /// The file that a preset is read from; empty if there is none.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "lazyllm/policy/selection.hpp"
@@ -74,6 +75,8 @@ template <SelectionPolicy Policy>
 struct KeepComputed {
   Policy policy;      ///< whose answer is edited
   Index revived = 0;  ///< at least 0
+  /// So many in the step after the sequence's first one instead: that first decode step misses most. At least 0.
+  std::optional<Index> first_revived = {};
 
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
@@ -81,7 +84,8 @@ struct KeepComputed {
     if (point.new_tokens > 1 || !selection.ranks()) return selection;
     selection.kind = Selection::Kind::top_k;
     selection.k = point.active_tokens;
-    selection.max_revived = std::min(selection.max_revived, revived);
+    const Index count = point.steps == 1 ? first_revived.value_or(revived) : revived;
+    selection.max_revived = std::min(selection.max_revived, count);
     return selection;
   }
 };
@@ -118,6 +122,8 @@ template <class Policy>
 ReviveAtMost(Policy, Index) -> ReviveAtMost<Policy>;
 template <class Policy>
 KeepComputed(Policy, Index) -> KeepComputed<Policy>;
+template <class Policy>
+KeepComputed(Policy, Index, Index) -> KeepComputed<Policy>;
 template <class Policy>
 MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>

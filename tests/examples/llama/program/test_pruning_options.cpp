@@ -152,6 +152,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "9:0.5"}).k == 50);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).k == 100);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).max_revived == 3);
+  CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--first-revived", "5"}).max_revived == 5);
   CHECK(decode({"--schedule", "auto:2x"}).max_revived == 4);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
   CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
