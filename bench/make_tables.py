@@ -220,13 +220,19 @@ def peer_tables(paths):
     return "\n\n".join(parts)
 
 
+def revived(run):
+    """How many tokens the decode steps of a run revive at each pruning layer, in words."""
+    later = str(run.get("decode_revived", "as the prompt"))
+    return f"{run['first_revived']}, then {later}" if "first_revived" in run else later
+
+
 def generation_tables(paths):
     """Of dense and each schedule: until the first token, between tokens, and from where on lazy is behind dense."""
     runs = [json.loads(path.read_text()) for path in paths]
     rows, bars = [], []
     for run in runs:
         name = [pathlib.Path(run["model"]).name, f"`{run.get('preset', run['schedule'])}`".replace("examples/models/", ""),
-                str(run.get("decode_revived", "as the prompt")), run.get("weights", run["dtype"])]
+                revived(run), run.get("weights", run["dtype"])]
         for kind in ("dense", "lazy"):
             times = run[kind]["decode_ms"]
             rows.append([*(name if kind == "lazy" else [name[0], "dense", "", name[3]]), str(run["prompt_tokens"]),

@@ -22,6 +22,7 @@ constexpr double min_share = 0.01;  // of the prompt, after the last cut
 constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
 constexpr Index decode_revived = 4;  ///< more, and decode steps take longer than dense ones
+constexpr Index first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
 
 /// The most promising first: the screening takes it.
 constexpr std::array scores = {
@@ -56,7 +57,8 @@ struct Shape {
                            .score = score,
                            .protect_first = protect_first,
                            .protect_last = protect_last,
-                           .decode_revived = decode_revived};
+                           .decode_revived = decode_revived,
+                           .first_revived = first_revived};
   }
 };
 

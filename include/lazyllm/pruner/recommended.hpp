@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -63,7 +64,9 @@ inline Preset recommended(Index layers, double speedup) {
           .protect_first = 4,
           .protect_last = 32,
           // Free beside the reading of the weights, for as many tokens as are left in the deep layers.
-          .decode_revived = speedup < 2 ? 2 : 4};
+          .decode_revived = speedup < 2 ? 2 : 4,
+          // The step that misses most, once an answer.
+          .first_revived = speedup < 2 ? std::nullopt : std::optional<Index>(32)};
 }
 
 /// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.
