@@ -83,14 +83,18 @@ TEST_CASE("cuBLASLt is told of no bias where there is none, and of results in fl
 }
 
 TEST_CASE("algorithms may use the workspace, and rely on 16 bytes at most") {
-  for (const auto& [x, alignment] : {std::array<std::uintptr_t, 2>{0x10000, 16}, {0x10010, 16}, {0x10008, 8}}) {
-    CAPTURE(x);
-    const ProductPreference allowed(problem_at(x));
+  struct Place {
+    std::uintptr_t x;
+    std::uint32_t alignment;
+  };
+  for (const Place& place : {Place{0x10000, 16}, {0x10010, 16}, {0x10008, 8}}) {
+    CAPTURE(place.x);
+    const ProductPreference allowed(problem_at(place.x));
     CHECK(of_preference<std::uint64_t>(allowed, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) == 32 << 20);
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      CHECK(of_preference<std::uint32_t>(allowed, attribute) == alignment);
+      CHECK(of_preference<std::uint32_t>(allowed, attribute) == place.alignment);
     }
   }
 }
