@@ -5,6 +5,7 @@
 #include <exception>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "examples/llama/library.hpp"
@@ -25,7 +26,7 @@ inline constexpr bool has_graphs = requires {
 /// Its graphs; an empty type without any.
 template <class Device, class Value>
 struct GraphsOf {
-  struct type {};
+  using type = std::monostate;
 };
 template <class Device, class Value>
 requires has_graphs<Device>

@@ -166,9 +166,9 @@ inline std::string to_text(const AttentionScore& score) {
 
 /// A policy by name: what programs read, show in their help and test.
 struct NamedPolicy {
-  std::string_view name;        ///< the whole text; where it is empty or ends with '@', a schedule follows
-  std::string_view meaning;     ///< of the schedule's numbers, or of the name
-  AnyPolicy (*make)(Schedule);  ///< the policy with a schedule
+  std::string_view name;               ///< the whole text; where it is empty or ends with '@', a schedule follows
+  std::string_view meaning;            ///< of the schedule's numbers, or of the name
+  AnyPolicy (*make)(const Schedule&);  ///< the policy with a schedule
 
   /// Whether a schedule follows the name.
   constexpr bool has_schedule() const { return name.empty() || name.ends_with('@'); }
@@ -176,13 +176,12 @@ struct NamedPolicy {
 
 /// All policies that programs know.
 inline constexpr std::array<NamedPolicy, 4> named_policies = {{
-    {"", "keep ratio of the active tokens",
-     [](Schedule schedule) { return AnyPolicy(KeepRatio(std::move(schedule))); }},
+    {"", "keep ratio of the active tokens", [](const Schedule& schedule) { return AnyPolicy(KeepRatio(schedule)); }},
     {"top-p@", "share of the scores that the kept tokens hold",
-     [](Schedule schedule) { return AnyPolicy(KeepTopP(std::move(schedule))); }},
+     [](const Schedule& schedule) { return AnyPolicy(KeepTopP(schedule)); }},
     {"static@", "keep ratio, in the first step only; nothing is revived",
-     [](Schedule schedule) { return AnyPolicy(StaticPruning(std::move(schedule))); }},
-    {"paper", "keep ratio 0.7 after each 30 % of the layers", [](Schedule) { return AnyPolicy(PaperPolicy()); }},
+     [](const Schedule& schedule) { return AnyPolicy(StaticPruning(schedule)); }},
+    {"paper", "keep ratio 0.7 after each 30 % of the layers", [](const Schedule&) { return AnyPolicy(PaperPolicy()); }},
 }};
 
 /// Reads the name of a policy, followed by a schedule for a model of `layers` layers where the policy has one. Throws
@@ -197,12 +196,12 @@ inline AnyPolicy parse_policy(std::string_view text, Index layers) {
   }
   for (const NamedPolicy& policy : named_policies) {
     if (!policy.has_schedule() || policy.name != prefix) continue;
-    Schedule schedule = parse_schedule(text.substr(prefix.size()));
+    const Schedule schedule = parse_schedule(text.substr(prefix.size()));
     schedule.check(layers);
     if (!prefix.empty() && schedule.points().empty()) {
       detail::fail("schedule '", text, "': '", prefix, "' needs a list of LAYER:KEEP, not dense");
     }
-    return policy.make(std::move(schedule));
+    return policy.make(schedule);
   }
   detail::fail("schedule '", text, "': '", prefix, "' is not one of ", known);
 }
