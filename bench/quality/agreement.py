@@ -38,7 +38,7 @@ def table(models):
     for name, presets in models:
         for preset, values in presets:
             measured = values["measured"]
-            revived = str(measured.get("decode_revived", values["decode_revived"]))
+            revived = str(values["decode_revived"])
             if "first_revived" in values:
                 revived = f"{values['first_revived']}, then {revived}"
             cells = [f"{measured[part]['kl']:.3f} ({measured[part]['kl_95%'][0]:.3f} to {measured[part]['kl_95%'][1]:.3f})"
