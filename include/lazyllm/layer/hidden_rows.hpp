@@ -1,5 +1,9 @@
 #pragma once
 
+#include <numeric>
+#include <span>
+#include <vector>
+
 #include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
@@ -14,6 +18,7 @@ class HiddenRows {
   /// Makes room for `rows` rows of `hidden_size` elements in both buffers.
   void reserve(Context& context, Index rows, Index hidden_size) {
     for (auto& buffer : buffers_) buffer.reserve(context, rows, hidden_size);
+    targets_.reserve(detail::to_size(rows));
   }
 
   /// Begins a batch of `rows` rows; what the buffers hold is lost.
@@ -47,12 +52,23 @@ class HiddenRows {
     count_ = rows;
   }
 
+  /// Makes `rows`, numbers of rows of the running batch that ascend, the running batch.
+  void keep(Context& context, std::span<const Index> rows) {
+    const Index kept = std::ssize(rows);
+    if (kept == count_) return;
+    targets_.resize(rows.size());
+    std::iota(targets_.begin(), targets_.end(), Index{0});
+    copy_rows(context, RowsView<const T>(this->rows()), rows, next(context, kept), targets_);
+    swap(kept);
+  }
+
  private:
   typename Context::template Buffer<T> buffers_[2];
   Index hidden_size_ = 0;
   Index count_ = 0;
   Index last_count_ = 0;
   int current_ = 0;
+  std::vector<Index> targets_;  // of `keep`
 };
 
 }  // namespace lazyllm

@@ -65,27 +65,19 @@ class RowsAhead {
   /// Takes the rows of sequences that have left since out of the batch, and forgets the list.
   template <Backend Context, class T, class Member>
   void end(Context& context, HiddenRows<Context, T>& hidden, const std::vector<Member>& members) {
-    from_.clear();
-    to_.clear();
+    kept_.clear();
     for (std::size_t s = 0; s < sequences_.size(); ++s) {
       if (!members[s].joined) continue;
-      for (Index i = 0; i < sequences_[s].count; ++i) {
-        to_.push_back(std::ssize(from_));
-        from_.push_back(sequences_[s].target + i);
-      }
+      for (Index i = 0; i < sequences_[s].count; ++i) kept_.push_back(sequences_[s].target + i);
     }
     clear();
-    const Index rows = std::ssize(from_);
-    if (rows == rows_) return;
-    copy_rows(context, RowsView<const T>(hidden.rows()), from_, hidden.next(context, rows), to_);
-    hidden.swap(rows);
+    hidden.keep(context, kept_);
   }
 
  private:
   std::vector<KeptRows> sequences_;
-  Index rows_ = 0;  // of all of them
-  std::vector<Index> from_;
-  std::vector<Index> to_;
+  Index rows_ = 0;           // of all of them
+  std::vector<Index> kept_;  // of the batch, in `end`
 };
 
 }  // namespace lazyllm::detail

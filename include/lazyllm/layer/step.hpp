@@ -63,7 +63,7 @@ class Step {
   void reserve(context_type& context, const Capacity& capacity) {
     batch_.reserve(context, capacity.sequences, capacity.tokens, capacity.rows);
     hidden_.reserve(context, capacity.rows, capacity.hidden_size);
-    for (auto* list : {&output_rows_, &output_targets_}) list->reserve(detail::to_size(capacity.rows));
+    output_rows_.reserve(detail::to_size(capacity.rows));
     output_indptr_.reserve(detail::to_size(capacity.sequences + 1));
     stats_.layers.reserve(detail::to_size(capacity.layers));
   }
@@ -252,27 +252,18 @@ class Step {
   /// After the last layer's attention only the output rows are of use.
   void keep_outputs(context_type& context, const LayerPlan& plan) {
     output_rows_.clear();
-    output_targets_.clear();
     output_indptr_.assign(1, 0);
     for (Index s = 0; s < plan.sequences(); ++s) {
       const Index end = plan.row_indptr()[detail::to_size(s + 1)];
-      for (Index row = end - plan.outputs()[detail::to_size(s)]; row < end; ++row) {
-        output_targets_.push_back(std::ssize(output_rows_));
-        output_rows_.push_back(row);
-      }
+      for (Index row = end - plan.outputs()[detail::to_size(s)]; row < end; ++row) output_rows_.push_back(row);
       output_indptr_.push_back(std::ssize(output_rows_));
     }
-    const Index outputs = std::ssize(output_rows_);
-    if (hidden_.count() == outputs) return;
-    copy_rows(context, RowsView<const value_type>(hidden()), output_rows_, hidden_.next(context, outputs),
-              output_targets_);
-    hidden_.swap(outputs);
+    hidden_.keep(context, output_rows_);
   }
 
   detail::StepBatch<Sequence, Pruner> batch_;
   HiddenRows<context_type, value_type> hidden_;
   std::vector<Index> output_rows_;
-  std::vector<Index> output_targets_;
   std::vector<Index> output_indptr_;
   StepStats stats_;
   context_type* context_ = nullptr;  // of the running step
