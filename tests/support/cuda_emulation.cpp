@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -167,6 +168,7 @@ struct Everything {
   int failing_allocation = -1;
   int failing_call = -1;
   cudaError_t last_error = cudaSuccess;
+  std::uint64_t pool_kept_bytes = 0;
 };
 
 Everything& everything() {
@@ -469,6 +471,8 @@ bool is_pinned(const void* memory) { return pinned_memory().contains(memory); }
 
 bool is_on_device(const void* memory) { return device_memory().contains(memory); }
 
+std::uint64_t pool_kept_bytes() { return everything().pool_kept_bytes; }
+
 bool host_can_read(const void* memory) {
   int ends[2];
   if (pipe(ends) != 0) throw std::bad_alloc();
@@ -527,6 +531,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = reinterpret_cast<cudaStream_t>(&emulation::everything().streams.emplace_back());
   return cudaSuccess;
 }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  emulation::stream_of(stream).run_all();
+  return emulation::call();
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
   // The default stream cannot be captured.
@@ -569,6 +577,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   emulation::stream_of(stream).run_all();
   return emulation::call();
 }
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   if (const cudaError_t code = emulation::call(); code != cudaSuccess) return code;
   *event = reinterpret_cast<cudaEvent_t>(new emulation::EventMark{});
@@ -613,4 +622,22 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::strcpy(properties->name, "emulated");
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
+  *pool = reinterpret_cast<cudaMemPool_t>(&emulation::everything().pool_kept_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  if (attribute != cudaMemPoolAttrReleaseThreshold) return emulation::failed(cudaErrorInvalidValue);
+  *reinterpret_cast<std::uint64_t*>(pool) = *static_cast<const std::uint64_t*>(value);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 }

@@ -90,6 +90,9 @@ bool is_pinned(const void* memory);
 /// Whether the memory is part of device memory.
 bool is_on_device(const void* memory);
 
+/// Bytes that the pool of device memory keeps for later allocations.
+std::uint64_t pool_kept_bytes();
+
 /// Whether the host could read the byte now, without a crash.
 bool host_can_read(const void* memory);
 

@@ -10,23 +10,6 @@
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "examples/llama/model/operations.hpp"
 
-// What the emulation lacks.
-extern "C" {
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  std::strcpy(properties->name, "emulated");
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t*, int) { return cudaSuccess; }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
-}
-
 namespace llama {
 
 /// Of the library that is not there.

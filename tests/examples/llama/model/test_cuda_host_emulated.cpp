@@ -19,6 +19,11 @@ TEST_CASE("CUDA host: tensor-core attention gives the CPU's logits, of dense and
   CHECK(emulation::tensor_products > before);
 }
 
+TEST_CASE("CUDA host: memory that a sequence gives back stays in the device's pool") {
+  const Pair models("mha_4_layers");
+  CHECK(emulation::pool_kept_bytes() == std::numeric_limits<std::uint64_t>::max());
+}
+
 TEST_CASE("CUDA host: prompts like earlier ones allocate nothing and copy to the host once for each pruning layer") {
   std::mt19937 random(6);
   const Pair models("mha_4_layers");
