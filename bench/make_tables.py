@@ -125,6 +125,8 @@ def ttft_tables(paths):
             f"{run['gemm_gflops']:.0f}",
             f"{run['dense_share_of_gemm_percent']:.0f} %",
         ])
+        if run["generated_tokens"] == 1:  # the first token alone
+            continue
         generation_rows.append(name + [
             str(run["generated_tokens"]),
             f"{run['dense_generation_ms']:.1f}",
@@ -141,9 +143,11 @@ def ttft_tables(paths):
                                 "dense ms after the first token", "lazy ms after the first token", "speedup"]
     threads = sorted({run["threads"] for run in runs})
     repeats = sorted({run["repeats"] for run in runs})
-    settings = f"Threads: {', '.join(map(str, threads))}. Medians of {', '.join(map(str, repeats))} runs."
-    return (f"{settings}\n\n### Time to first token\n\n{table(time_header, time_rows)}\n\n"
-            f"### Prompt and generation\n\n{table(generation_header, generation_rows)}")
+    settings = f"Threads: {', '.join(map(str, threads))}. Medians of {' or '.join(map(str, repeats))} runs."
+    parts = [settings, f"### Time to first token\n\n{table(time_header, time_rows)}"]
+    if generation_rows:
+        parts.append(f"### Prompt and generation\n\n{table(generation_header, generation_rows)}")
+    return "\n\n".join(parts)
 
 
 def attention_tables(paths):

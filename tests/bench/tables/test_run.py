@@ -1,5 +1,6 @@
-"""Tests of bench/run.sh, in a repository of its own with stand-ins for the build and the programs."""
+"""Tests of bench/run.sh and its tables, in a repository of its own with stand-ins for the build and the programs."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -9,6 +10,11 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
+
+import make_tables  # noqa: E402
+
 DOCUMENT = "<!-- attention begin -->\nold\n<!-- attention end -->\n"
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
@@ -103,6 +109,28 @@ pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
         self.git("commit", "-qam", "third")
         self.assertEqual(self.run_script().returncode, 0)
         self.assertEqual(len(self.calls()), 2 * len(calls))
+
+
+class TtftTables(unittest.TestCase):
+    RUN = {name: 1.0 for name in (
+        "dense_ms", "lazy_ms", "speedup", "ideal_speedup", "overhead_percent", "library_percent", "dense_gflops",
+        "gemm_gflops", "dense_share_of_gemm_percent", "dense_generation_ms", "lazy_generation_ms", "generation_speedup",
+        "dense_decode_ms", "lazy_decode_ms")} | {"dtype": "bf16", "prompt_tokens": 64, "schedule": "2:0.5", "threads": 2}
+
+    def tables(self, *runs):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [pathlib.Path(folder) / str(i) for i in range(len(runs))]
+            for path, run in zip(paths, runs, strict=True):
+                path.write_text(json.dumps(self.RUN | run))
+            return make_tables.ttft_tables(paths)
+
+    def test_a_first_token_alone_is_no_generation(self):
+        alone = {"shape": "alone", "repeats": 5, "generated_tokens": 1}
+        text = self.tables(alone, {"shape": "more", "repeats": 3, "generated_tokens": 9})
+        self.assertIn("Medians of 3 or 5 runs.", text)
+        self.assertEqual(text.count("| alone |"), 1)
+        self.assertEqual(text.count("| more |"), 2)
+        self.assertNotIn("Prompt and generation", self.tables(alone))
 
 
 if __name__ == "__main__":
