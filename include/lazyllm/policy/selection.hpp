@@ -42,12 +42,12 @@ struct Selection {
   double p = 1;           ///< with top_p; in (0, 1]
   /// With top_k and top_p: positions below it are always kept. They count as kept.
   Index protect_first = 0;
-  /// With top_k and top_p: the last positions of the sequence, so many, are always kept; at least the last one.
+  /// With top_k and top_p: the last `protect_last` positions of the sequence are always kept; at least 1.
   Index protect_last = 1;
   /// With top_k and top_p: positions i with mask[i] != 0 are always kept. Positions past its end are not protected.
   std::span<const std::uint8_t> protect_mask{};
-  /// With top_k and top_p: of the selected tokens that are parked here, the highest-scored ones, so many, are revived.
-  /// The others stay parked and are not active in the next layer. Protected tokens are always revived.
+  /// With top_k and top_p: of the selected tokens that are parked here, the `max_revived` highest-scored ones are
+  /// revived. The others stay parked and are not active in the next layer. Protected tokens are revived on top.
   Index max_revived = unlimited;
 
   /// Whether tokens are ranked by their scores.
