@@ -85,7 +85,7 @@ struct Engine {
     Vector rows(tokens.size() * at(shape.hidden_size()));
     const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.hidden_size());
     embed(context, tokens, {}, hidden);
-    PlanBuilder plan;
+    DensePlan plan;
     plan.start(0, std::ssize(tokens));
     for (Index layer = 0; layer < shape.layers; ++layer) {
       Block{this, layer}.attend(context, plan.layer(layer, shape.layers), hidden);

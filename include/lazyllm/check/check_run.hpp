@@ -101,7 +101,7 @@ class CheckRun {
       typename Context::template Buffer<T> buffer;
       buffer.reserve(context_, count, engine_.hidden_size());
       const RowsView<T> rows = buffer.rows();
-      PlanBuilder plan;
+      DensePlan plan;
       plan.start(0, count);
       engine_.embed(context_, tokens, plan.layer(0, layers()).positions(), rows);
       for (auto layer = engine_.layers().begin(); layer != engine_.layers().end(); ++layer) {

@@ -262,7 +262,7 @@ class Step {
   }
 
   detail::StepBatch<Sequence, Pruner> batch_;
-  HiddenRows<context_type, value_type> hidden_;
+  detail::HiddenRows<context_type, value_type> hidden_;
   std::vector<Index> output_rows_;
   std::vector<Index> output_indptr_;
   StepStats stats_;
