@@ -39,8 +39,8 @@ struct StepEntry {
 namespace detail {
 
 /// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
-/// Within a stage, rows run in *parts* in order of position; the last part ranks. Its *tail*, the tokens that score or
-/// come back, runs in the last part as a whole.
+/// Within a stage, rows run in *parts* in order of position; the last part ranks. Its *tail*, the tokens that score
+/// or come back, runs in the last part as a whole.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepMember {
   using Aux = typename Sequence::aux_type;
@@ -56,7 +56,7 @@ struct StepMember {
   Index event = 0;           // layers that have run when the batch of this sequence may change next
   Selection selection = {};  // what stays active at the event
   bool waits = false;        // at the event
-  bool last_part = false;    // of its stage: can be ranked
+  bool last_part = false;   // of its stage: can be ranked
   bool joined = false;       // has keys in the layer to run now
   bool new_stage = false;    // the stage began in this step; its rows exceed max_rows
   std::exception_ptr failure = {};
@@ -121,18 +121,22 @@ struct StepMember {
   }
 
   /// Finds the layer at which this sequence's batch may change next, after `layers_run` layers. Throws what the policy
-  /// throws.
+  /// throws, and `invalid_argument` where it would have had a chunk wait that has gone on.
   void find_event(Index layers_run) {
     selection = {};
     waits = false;
     for (event = layers_run + 1; event < layers; ++event) {
-      if (last_part) {
+      if (entry.more) {  // how long the prompt will be is unknown
+        constexpr Index max = std::numeric_limits<Position>::max();
+        waits =
+            entry.pruner->prunes(point(tokens, tokens, prompt_tokens)) || entry.pruner->prunes(point(max, max, max));
+      } else if (last_part) {
         selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
       } else {
-        constexpr Index max = std::numeric_limits<Position>::max();
-        waits = entry.pruner->selection(point(max, max, max)).kind != Selection::Kind::all;
+        waits = entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind != Selection::Kind::all;
       }
-      if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
+      if (waits || selection.kind != Selection::Kind::all) return check_chunks();
+      if (running.parked_at(event) > 0) return;
     }
   }
 
@@ -174,6 +178,23 @@ struct StepMember {
     Index count = 0;
     while (count < std::ssize(keys) && keys[keys.size() - to_size(count) - 1] == tokens - 1 - count) ++count;
     return count;
+  }
+
+  /// Keys of the present stage, all its parts together.
+  Index stage_tokens() const {
+    if (new_stage) return std::ssize(stage_keys);
+    return stage > 0 ? std::ssize(running.prompt().keys) : tokens;
+  }
+
+  /// Throws if a chunk of the prompt has run past the event in an earlier step.
+  void check_chunks() const {
+    if (entry.more || running.prompt().tokens == 0) return;
+    const auto depths = running.sequence().depths().subspan(to_size(tokens - prompt_tokens));
+    const auto passed = std::ranges::find_if(depths, [this](Depth depth) { return depth > event; });
+    if (passed == depths.end()) return;
+    fail("policy: it prunes after ", event, " layers a prompt of ", prompt_tokens,
+         " tokens, of which a chunk has gone ", "through ", *passed,
+         " layers: where it keeps all of short and long prompts, it must not prune those between");
   }
 
   PrunePoint point(Index active_tokens, Index all_tokens, Index new_tokens) const {
