@@ -110,10 +110,10 @@ class RunningSequence {
   }
 
   /// Keeps all changes; of a prompt of `tokens` tokens so far, the rest waits where it waited before.
-  void commit_part(Index tokens) noexcept { keep_changes()->prompt_.tokens = tokens; }
+  void commit_slice(Index tokens) noexcept { keep_changes()->prompt_.tokens = tokens; }
 
   /// Keeps all changes; the rest of the prompt waits as `prompt` says.
-  void commit_part(UnfinishedPrompt<Aux>&& prompt) noexcept {
+  void commit_slice(UnfinishedPrompt<Aux>&& prompt) noexcept {
     Sequence<Aux>& sequence = *keep_changes();
     prompt.revived = std::move(sequence.prompt_.revived);
     sequence.prompt_ = std::move(prompt);
