@@ -15,6 +15,8 @@
 
 namespace lazyllm {
 
+namespace detail {
+
 template <ParksRows Aux>
 class RunningSequence;
 
@@ -36,6 +38,8 @@ struct UnfinishedPrompt {
     revived.clear();
   }
 };
+
+}  // namespace detail
 
 /// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
 /// Its K/V are the engine's, which must follow every `truncate`, `erase`, `fork` and `clear`, and a step that is
@@ -208,7 +212,7 @@ class Sequence {
   const Aux& aux() const { return aux_; }  ///< the parked rows
 
  private:
-  friend class RunningSequence<Aux>;
+  friend class detail::RunningSequence<Aux>;
 
   /// What a token of the history was before the running step.
   struct Undo {
@@ -253,7 +257,7 @@ class Sequence {
   std::vector<Depth> depth_;      // by position
   std::vector<Index> parked_at_;  // by depth: how many tokens are parked there
   std::vector<Undo> undo_;        // of the running step
-  UnfinishedPrompt<Aux> prompt_;
+  detail::UnfinishedPrompt<Aux> prompt_;
   Index steps_ = 0;
   Index prompt_end_ = 0;
   bool in_step_ = false;

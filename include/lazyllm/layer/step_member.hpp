@@ -39,8 +39,8 @@ struct StepEntry {
 namespace detail {
 
 /// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
-/// Within a stage, rows run in *parts* in order of position; the last part ranks. Its *tail*, the tokens that score or
-/// come back, runs in the last part as a whole.
+/// Within a stage, rows run in *slices* in order of position; the last slice ranks. Its *tail*, the tokens that score
+/// or come back, runs in the last slice as a whole.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepMember {
   using Aux = typename Sequence::aux_type;
@@ -56,7 +56,7 @@ struct StepMember {
   Index event = 0;           // layers that have run when the batch of this sequence may change next
   Selection selection = {};  // what stays active at the event
   bool waits = false;        // at the event
-  bool last_part = false;    // of its stage: can be ranked
+  bool last_slice = false;   // of its stage: can be ranked
   bool joined = false;       // has keys in the layer to run now
   bool new_stage = false;    // the stage began in this step; its rows exceed max_rows
   std::exception_ptr failure = {};
@@ -85,12 +85,12 @@ struct StepMember {
     }
   }
 
-  bool unfinished() const { return entry.more || !last_part; }
+  bool unfinished() const { return entry.more || !last_slice; }
   bool ends_at(Index depth) const { return joined && event == depth; }
-  Index outputs() const { return joined && last_part ? entry.outputs : 0; }
+  Index outputs() const { return joined && last_slice ? entry.outputs : 0; }
 
   bool wants_scores(Index depth) const {
-    return joined && last_part && ((event == depth && selection.ranks()) || (sums_scores() && event < layers));
+    return joined && last_slice && ((event == depth && selection.ranks()) || (sums_scores() && event < layers));
   }
 
   /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
@@ -99,7 +99,7 @@ struct StepMember {
            !running.waits_for_prompt(position);
   }
 
-  bool sums_scores() const { return last_part && over_layers(entry.pruner->score()); }
+  bool sums_scores() const { return last_slice && over_layers(entry.pruner->score()); }
 
   /// The first token that has not run at all.
   Index first_row() const {
@@ -108,31 +108,35 @@ struct StepMember {
     return first;
   }
 
-  /// Sets `limit` for the next part of a stage, whose rows are at `row_at(0 … rows - 1)`.
+  /// Sets `limit` for the next slice of a stage, whose rows are at `row_at(0 … rows - 1)`.
   template <class RowAt>
-  void choose_part(Index rows, const RowAt& row_at) {
-    last_part = !entry.more && rows <= entry.max_rows;
+  void choose_slice(Index rows, const RowAt& row_at) {
+    last_slice = !entry.more && rows <= entry.max_rows;
     limit = tokens;
-    if (last_part || rows == 0) return;
+    if (last_slice || rows == 0) return;
     Index before_tail = rows;
     while (before_tail > 0 && row_at(before_tail - 1) >= tokens - tail()) --before_tail;
-    const Index part = std::min(before_tail, entry.max_rows);
-    limit = part < rows ? row_at(part) : tokens;
+    const Index slice = std::min(before_tail, entry.max_rows);
+    limit = slice < rows ? row_at(slice) : tokens;
   }
 
   /// Finds the layer at which this sequence's batch may change next, after `layers_run` layers. Throws what the policy
-  /// throws.
+  /// throws, and `invalid_argument` where it would have had a chunk wait that has gone on.
   void find_event(Index layers_run) {
     selection = {};
     waits = false;
     for (event = layers_run + 1; event < layers; ++event) {
-      if (last_part) {
+      if (entry.more) {  // how long the prompt will be is unknown
+        constexpr Index max = std::numeric_limits<Position>::max();
+        waits =
+            entry.pruner->prunes(point(tokens, tokens, prompt_tokens)) || entry.pruner->prunes(point(max, max, max));
+      } else if (last_slice) {
         selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
       } else {
-        constexpr Index max = std::numeric_limits<Position>::max();
-        waits = entry.pruner->selection(point(max, max, max)).kind != Selection::Kind::all;
+        waits = entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind != Selection::Kind::all;
       }
-      if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
+      if (waits || selection.kind != Selection::Kind::all) return check_chunks();
+      if (running.parked_at(event) > 0) return;
     }
   }
 
@@ -157,9 +161,9 @@ struct StepMember {
     if (!unfinished()) {
       running.commit();
     } else if (new_stage) {
-      running.commit_part({prompt_tokens, stage, std::move(stage_keys), std::move(stage_sums)});
+      running.commit_slice({prompt_tokens, stage, std::move(stage_keys), std::move(stage_sums)});
     } else {
-      running.commit_part(prompt_tokens);
+      running.commit_slice(prompt_tokens);
     }
   }
 
@@ -174,6 +178,23 @@ struct StepMember {
     Index count = 0;
     while (count < std::ssize(keys) && keys[keys.size() - to_size(count) - 1] == tokens - 1 - count) ++count;
     return count;
+  }
+
+  /// Keys of the present stage, all its slices together.
+  Index stage_tokens() const {
+    if (new_stage) return std::ssize(stage_keys);
+    return stage > 0 ? std::ssize(running.prompt().keys) : tokens;
+  }
+
+  /// Throws if a chunk of the prompt has run past the event in an earlier step.
+  void check_chunks() const {
+    if (entry.more || running.prompt().tokens == 0) return;
+    const auto depths = running.sequence().depths().subspan(to_size(tokens - prompt_tokens));
+    const auto passed = std::ranges::find_if(depths, [this](Depth depth) { return depth > event; });
+    if (passed == depths.end()) return;
+    fail("policy: it prunes after ", event, " layers a prompt of ", prompt_tokens,
+         " tokens, of which a chunk has gone ", "through ", *passed,
+         " layers: where it keeps all of short and long prompts, it must not prune those between");
   }
 
   PrunePoint point(Index active_tokens, Index all_tokens, Index new_tokens) const {

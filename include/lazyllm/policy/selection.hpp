@@ -12,9 +12,10 @@
 
 namespace lazyllm {
 
-/// Where in a step a policy is asked: between two layers, for one sequence. Of an unfinished prompt the counts of
-/// tokens are the largest that there can be: where a policy prunes then, the prompt waits for its end. A policy that
-/// prunes in a layer only below some count of tokens gives another result for a prompt in chunks.
+/// Where in a step a policy is asked: between two layers, for one sequence. While more of a prompt is to come, it is
+/// asked with the fewest and with the most tokens that there can be, and the prompt waits for its end where it prunes
+/// for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a number
+/// in between makes the entry that ends the prompt fail.
 struct PrunePoint {
   Index layers_run = 0;     ///< layers that have run in this step, 1 … layers - 1
   Index layers = 0;         ///< layers of the model
