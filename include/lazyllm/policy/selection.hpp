@@ -17,13 +17,17 @@ namespace lazyllm {
 /// for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a number
 /// in between makes the entry that ends the prompt fail.
 struct PrunePoint {
-  Index layers_run = 0;     ///< layers that have run in this step, 1 … layers - 1
-  Index layers = 0;         ///< layers of the model
-  Index active_tokens = 0;  ///< tokens active in the layer that ran last
-  Index tokens = 0;         ///< tokens of the sequence so far, prompt and generated
-  Index new_tokens = 0;     ///< tokens of the prompt, all its chunks together, or of the decode step
-  Index steps = 0;          ///< steps that the sequence had finished before this one; a prompt in chunks is one
-  Index decode_steps = 0;   ///< of these, the steps of one token after the last prompt, that is step of several
+  Index layers_run = 0;      ///< layers that have run in this step, 1 … layers - 1
+  Index layers = 0;          ///< layers of the model
+  Index active_tokens = 0;   ///< tokens active in the layer that ran last
+  Index tokens = 0;          ///< tokens of the sequence so far, prompt and generated
+  Index new_tokens = 0;      ///< tokens of the prompt, all its chunks together, or of the decode step
+  Index steps = 0;           ///< steps that the sequence had finished before this one; a prompt in chunks is one
+  Index decoded_tokens = 0;  ///< that decode steps have brought since the last prompt, before this step
+  Index outputs = 1;         ///< how many of the new tokens are returned
+
+  /// Whether this is a decode step: one new token, or several that are all returned, as drafted tokens are.
+  bool decodes() const { return new_tokens <= std::max<Index>(outputs, 1); }
 };
 
 /// A policy's answer: which of the active tokens stay active in the next layer.

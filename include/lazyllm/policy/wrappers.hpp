@@ -82,10 +82,10 @@ struct KeepComputed {
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
-    if (point.new_tokens > 1 || !selection.ranks()) return selection;
+    if (!point.decodes() || !selection.ranks()) return selection;
     selection.kind = Selection::Kind::top_k;
     selection.k = point.active_tokens;
-    const Index count = point.decode_steps == 0 ? first_revived.value_or(revived) : revived;
+    const Index count = point.decoded_tokens == 0 ? first_revived.value_or(revived) : revived;
     selection.max_revived = std::min(selection.max_revived, count);
     return selection;
   }
@@ -101,14 +101,14 @@ struct MinTokens {
   Selection operator()(const PrunePoint& point) const { return point.tokens < tokens ? Selection{} : policy(point); }
 };
 
-/// Prunes in steps of several new tokens only. The first decode step revives everything, so that the first token comes
+/// Prunes in prompts only. The first decode step revives everything, so that the first token comes
 /// early and the later ones come from all tokens.
 template <SelectionPolicy Policy>
 struct PrefillOnly {
   Policy policy;  ///< whose answer is edited
 
   /// The edited answer.
-  Selection operator()(const PrunePoint& point) const { return point.new_tokens > 1 ? policy(point) : Selection{}; }
+  Selection operator()(const PrunePoint& point) const { return point.decodes() ? Selection{} : policy(point); }
 };
 
 /// \cond
