@@ -133,7 +133,7 @@ struct StepMember {
       } else if (last_slice) {
         selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
       } else {
-        waits = entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind != Selection::Kind::all;
+        waits = entry.pruner->prunes(point(stage_tokens(), tokens, prompt_tokens)) || chunks_wait();
       }
       if (waits || selection.kind != Selection::Kind::all) return check_chunks();
       if (running.parked_at(event) > 0) return;
@@ -184,6 +184,13 @@ struct StepMember {
   Index stage_tokens() const {
     if (new_stage) return std::ssize(stage_keys);
     return stage > 0 ? std::ssize(running.prompt().keys) : tokens;
+  }
+
+  /// Whether rows of the prompt's earlier chunks wait at the event: all rows of the prompt run on together, or in
+  /// slices.
+  bool chunks_wait() const {
+    const auto first = static_cast<Position>(tokens - prompt_tokens);
+    return running.prompt().tokens > 0 && running.parked(first) && running.depth(first) == event;
   }
 
   /// Throws if a chunk of the prompt has run past the event in an earlier step.
