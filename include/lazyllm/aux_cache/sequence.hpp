@@ -207,7 +207,8 @@ class Sequence {
   Index prompt_end() const { return prompt_end_; }
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }
-  /// `[length]` how deep each token has gone. K/V of one that has gone through all layers will not be written again.
+  /// `[length]` how deep each token has gone, before or after a step. K/V of one that has gone through all layers will
+  /// not be written again.
   std::span<const Depth> depths() const { return depth_; }
   const Aux& aux() const { return aux_; }  ///< the parked rows
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,17 +127,10 @@ struct StepMember {
     selection = {};
     waits = false;
     for (event = layers_run + 1; event < layers; ++event) {
-      if (entry.more) {  // how long the prompt will be is unknown
-        constexpr Index max = std::numeric_limits<Position>::max();
-        waits =
-            entry.pruner->prunes(point(tokens, tokens, prompt_tokens)) || entry.pruner->prunes(point(max, max, max));
-      } else if (last_slice) {
-        selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
-      } else {
-        waits = entry.pruner->prunes(point(stage_tokens(), tokens, prompt_tokens)) || chunks_wait();
-      }
-      if (waits || selection.kind != Selection::Kind::all) return check_chunks();
-      if (running.parked_at(event) > 0) return;
+      waits = !last_slice && must_wait();
+      if (last_slice) selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
+      if (selection.kind != Selection::Kind::all) check_chunks();
+      if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
     }
   }
 
@@ -186,17 +180,24 @@ struct StepMember {
     return stage > 0 ? std::ssize(running.prompt().keys) : tokens;
   }
 
-  /// Whether rows of the prompt's earlier chunks wait at the event: all rows of the prompt run on together, or in
-  /// slices.
-  bool chunks_wait() const {
-    const auto first = static_cast<Position>(tokens - prompt_tokens);
-    return running.prompt().tokens > 0 && running.parked(first) && running.depth(first) == event;
+  std::span<const Depth> prompt_depths() const {
+    return running.sequence().depths().subspan(to_size(tokens - prompt_tokens));
+  }
+
+  /// Whether a slice waits at the event for the rest of its stage: where others wait already, or may be ranked.
+  bool must_wait() const {
+    if (running.parked_at(event) > 0 && std::ranges::count(prompt_depths(), event) > 0) return true;
+    if (!entry.more) {
+      return entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind != Selection::Kind::all;
+    }
+    constexpr Index max = std::numeric_limits<Position>::max();  // how long the prompt will be is unknown
+    return entry.pruner->prunes(point(tokens, tokens, prompt_tokens)) || entry.pruner->prunes(point(max, max, max));
   }
 
   /// Throws if a chunk of the prompt has run past the event in an earlier step.
   void check_chunks() const {
-    if (entry.more || running.prompt().tokens == 0) return;
-    const auto depths = running.sequence().depths().subspan(to_size(tokens - prompt_tokens));
+    if (running.prompt().tokens == 0) return;
+    const auto depths = prompt_depths();
     const auto passed = std::ranges::find_if(depths, [this](Depth depth) { return depth > event; });
     if (passed == depths.end()) return;
     fail("policy: it prunes after ", event, " layers a prompt of ", prompt_tokens,
