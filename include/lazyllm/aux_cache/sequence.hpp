@@ -146,8 +146,8 @@ class Sequence {
   }
 
   /// Throws `invalid_argument` unless the K/V of the first `tokens` tokens can be shared with other sequences: only
-  /// K/V of tokens that have gone through all layers are never written again. That of others depends on the request
-  /// that revives them. Throws `logic_error` while a step runs.
+  /// K/V of tokens that have gone through all layers are never written again. It equals that of a dense prefill only if
+  /// nothing was pruned while they ran. Throws `logic_error` while a step runs.
   void check_shareable(Index tokens) const {
     check_idle("check_shareable");
     if (tokens < 0 || tokens > length()) {

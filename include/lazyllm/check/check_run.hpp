@@ -82,7 +82,7 @@ class CheckRun {
   auto& attention(Index layer) { return (engine_.layers.begin() + layer)->attention(); }
   Context& context() { return context_; }
 
-  /// Runs a step of all sequences and returns the logits of the rows that come back.
+  /// Runs a step of all sequences and returns the logits of the output rows.
   std::vector<float> feed(std::span<Entry> entries) {
     for (Index s = 0; s < std::ssize(entries); ++s) entries[to_size(s)].sequence = &sequence(s);
     const RowsView<T> rows = step_.begin(context_, entries);

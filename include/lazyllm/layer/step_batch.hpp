@@ -197,7 +197,7 @@ class StepBatch {
                            .new_tokens = member.prompt_tokens,
                            .outputs = member.entry.outputs,
                            .selection = member.ends_at(depth) ? member.selection : Selection{}});
-      // Where all keys are rows, none comes back.
+      // Where all keys are rows, none is revived.
       if (plan.sequence(s).mask == Mask::causal) requests_.back().selection.max_revived = Selection::unlimited;
     }
   }

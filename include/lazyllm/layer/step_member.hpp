@@ -27,13 +27,13 @@ struct StepEntry {
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
-  /// nothing is ranked and no row comes back. The entry that ends the prompt goes on as if it had come in one step.
+  /// nothing is ranked and no row is returned. The entry that ends the prompt goes on as if it had come in one step.
   bool more = false;
-  /// How many of the last tokens come back after the last layer. They are never pruned in this step.
+  /// How many of the last tokens are returned after the last layer. They are never pruned in this step.
   Index outputs = 1;
   /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
-  /// results stay those of one step. Tokens of earlier turns that are revived come on top. At least as many as score or
-  /// come back: these run together.
+  /// results stay those of one step. Revived tokens of earlier turns are added to them. At least as many as score or
+  /// are outputs: these run together.
   Index max_rows = unlimited;
 };
 
@@ -41,7 +41,7 @@ namespace detail {
 
 /// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
 /// Within a stage, rows run in *slices* in order of position; the last slice ranks. Its *tail*, the tokens that score
-/// or come back, runs in the last slice as a whole.
+/// or are outputs, runs in the last slice as a whole.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepMember {
   using Aux = typename Sequence::aux_type;
@@ -82,7 +82,7 @@ struct StepMember {
     }
     if (entry.max_rows < tail()) {
       fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
-           ": the tokens that score or come back run together");
+           ": the tokens that score or are outputs run together");
     }
   }
 
