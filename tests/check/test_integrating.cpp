@@ -103,8 +103,8 @@ class Communicator {
 /// One rank of an engine that splits the heads and has a communicator of its own.
 struct Rank {
   Rank(Communicator& communicator, Index rank)
-      : ranks(rank, communicator.size(), [&communicator, rank](std::span<std::int64_t> values, lazyllm::Join join) {
-          communicator.all_reduce(rank, values, join == lazyllm::Join::sum);
+      : ranks(rank, communicator.size(), [&communicator, rank](std::span<std::int64_t> values, lazyllm::ReduceOp op) {
+          communicator.all_reduce(rank, values, op == lazyllm::ReduceOp::sum);
         }) {}
 
   lazyllm::Ranks ranks;  // as many heads here as on the others, or ranks.set_share(own heads / all heads)

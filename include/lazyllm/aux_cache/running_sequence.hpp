@@ -102,11 +102,10 @@ class RunningSequence {
     sequence_->parked_at_[to_size(depth)] -= std::ssize(positions);
   }
 
-  /// Keeps all changes; the step counts as finished.
-  void commit() noexcept {
+  /// Keeps all changes; the step, of a prompt or not, counts as finished.
+  void commit(bool prompt) noexcept {
     Sequence<Aux>& sequence = *keep_changes();
-    const Index step_begin = old_length_ - sequence.prompt_.tokens;
-    if (sequence.length() - step_begin > 1) sequence.prompt_end_ = sequence.length();
+    if (prompt) sequence.prompt_end_ = sequence.length();
     sequence.prompt_.finish();
     ++sequence.steps_;
   }

@@ -203,7 +203,7 @@ class Sequence {
   Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
   Index length() const { return std::ssize(depth_); }      ///< tokens so far
   Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty
-  /// Where the last step of several tokens, or `append_computed`, ended. Tokens from there on came one by one.
+  /// Where the last prompt, or `append_computed`, ended. Tokens from there on came in decode steps.
   Index prompt_end() const { return prompt_end_; }
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }

@@ -63,7 +63,7 @@ class CheckRun {
  public:
   using context_type = Context;
   using T = typename HiddenOf<Engine>::type;
-  using Sequence = lazyllm::Sequence<AuxCache<DenseStorage<Context, T>>>;
+  using Sequence = lazyllm::Sequence<AuxCache<OwnStorage<Context, T>>>;
   using Pruner = TokenPruner<AnyPolicy>;
   using Entry = StepEntry<Sequence, Pruner>;
 

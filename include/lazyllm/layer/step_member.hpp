@@ -153,7 +153,7 @@ struct StepMember {
   void commit() noexcept {
     if (!running.running()) return;
     if (!unfinished()) {
-      running.commit();
+      running.commit(!point(active, tokens, prompt_tokens).decodes());
     } else if (new_stage) {
       running.commit_slice({prompt_tokens, stage, std::move(stage_keys), std::move(stage_sums)});
     } else {
@@ -212,7 +212,8 @@ struct StepMember {
             .tokens = all_tokens,
             .new_tokens = new_tokens,
             .steps = running.sequence().steps(),
-            .decode_steps = tokens - prompt_tokens - running.sequence().prompt_end()};
+            .decoded_tokens = tokens - prompt_tokens - running.sequence().prompt_end(),
+            .outputs = entry.more ? 1 : entry.outputs};
   }
 };
 
