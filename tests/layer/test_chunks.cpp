@@ -153,6 +153,27 @@ TEST_CASE("row budget: no layer runs more rows of the prompt than it allows") {
   }
 }
 
+TEST_CASE("row budget: it holds where a chunk has waited although its prompt is not pruned there in the end") {
+  ScriptedEngine<> engine(5);
+  const ScriptedEngine<>::Pruner pruner([](const PrunePoint& point) {
+    return point.tokens < 20 ? KeepRatio(Schedule{{2, 0.5}})(point) : Selection{};
+  });
+  ScriptedEngine<>::Sequence sequence = engine.sequence();
+  ScriptedEngine<>::Entry entry{
+      .sequence = &sequence, .pruner = &pruner, .new_tokens = 15, .more = true, .max_rows = 6};
+  Index computed = 0;
+  for (int steps = 0; steps == 0 || (sequence.unfinished() && steps < 20); ++steps) {
+    engine.run({entry});
+    for (const LayerStats& layer : engine.step.stats().layers) CHECK(layer.computed <= 6);
+    computed += engine.step.stats().computed();
+    entry.new_tokens = steps == 0 ? 12 : 0;
+    entry.more = false;
+  }
+  CHECK_FALSE(sequence.unfinished());
+  CHECK(computed == 27 * 5);
+  CHECK(engine.script->rows_right);
+}
+
 TEST_CASE("chunks: rows run up to the first layer that may prune, are not ranked, and give no output") {
   ScriptedEngine<> engine(5);
   const ScriptedEngine<>::Pruner pruner(MinTokens<AnyPolicy>{KeepRatio(Schedule{{2, 0.5}}), 8});
