@@ -382,10 +382,19 @@ class Runs(unittest.TestCase):
         self.assertIn("commit after30, after100", self.document())
 
     def test_a_bounded_run_has_fewer_points_in_its_figures(self):
-        for hours, sweep, location in ((None, 24, 31), ("1", 17, 11)):
+        for hours, sweep, location in ((None, 24, 31), ("1", 15, 11)):
             for part, runs in (("sweep", sweep), ("location", location)):
                 _, program = self.run_it(part, hours=hours, SWEEP_ITEMS="1", BUILD=str(self.folder / f"{part}{hours}"))
                 self.assertEqual(len(program.calls), 3 * runs)  # of three data sets
+
+    def test_a_bounded_run_takes_points_of_its_figures_from_the_table(self):
+        counts = {"TABLE_ITEMS": "1", "SWEEP_ITEMS": "1", "SEEDS": "2", "SWEEP_SEEDS": "2"}
+        _, program = self.run_it("table", hours="1", **counts)
+        table = len(program.calls)
+        self.assertEqual(table, 3 * 7)  # dense, three baselines, the paper's and two presets
+        self.run_it("sweep", program=program, hours="1", **counts)
+        self.assertEqual(len(program.calls) - table, 3 * 8)  # two more points of each baseline and of the paper's
+        self.assertIn("that of our score has the presets", self.document())
 
     def test_pretrained_models_are_measured_as_in_the_paper(self):
         with mock.patch("plan.fetched", lambda name: self.folder / name):
