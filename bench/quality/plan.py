@@ -224,7 +224,18 @@ class Plan:
     @property
     def section(self):
         """The name of what is written: a section of the document, and the start of its figures' names."""
-        return "quality" if self.shown_model() == "examples/models/tiny" else f"quality-{self.options.model.name}"
+        if self.shown_model() == "examples/models/tiny":
+            return "quality"
+        context = f"-{self.options.context}" if "context" in self.options.given else ""
+        return f"quality-{self.options.model.name}{context}"
+
+    @property
+    def title(self):
+        """Of this section."""
+        if self.section == "quality":
+            return "Quality"
+        context = f", context {self.options.context}" if "context" in self.options.given else ""
+        return f"Quality of {self.options.model.name}{context}"
 
     @functools.cached_property
     def paper(self):

@@ -58,8 +58,7 @@ def write(plan, machine, command):
     text = document.read_text() if document.exists() else "# Benchmarks\n"
     context = "; ".join([machine, "commit " + ", ".join(measure.measured_at(plan)), time.strftime("%F", time.gmtime())])
     content = "\n\n".join([tables.code(command), context, *sections])
-    title = "Quality" if plan.section == "quality" else f"Quality of {plan.options.model.name}"
-    text = with_section(text, plan.section, title, content)
+    text = with_section(text, plan.section, plan.title, content)
     out.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         (out / name).write_text(picture)

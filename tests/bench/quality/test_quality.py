@@ -371,7 +371,7 @@ class Runs(unittest.TestCase):
         rows = len(PRESETS) + 5
         printed, calls = slow(4 * rows + 2)  # the fourth of 8 rounds has been begun
         self.assertEqual(calls, 4 * rows + 2)
-        self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m00s left\n")
+        self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m\d\ds left\n")
         self.assertIn("4 items, 1 to 2 of each of 3 data sets", self.document())
         self.assertIn("a machine; commit after30; today", self.document())
         self.assertEqual(self.document().count("| **average** | **96.0** | 4 |"), 1)  # dense, with more items measured
@@ -461,6 +461,9 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.document().startswith("# Title\n\nBefore.\n"))
         self.assertTrue(self.document().endswith("<!-- quality-model end -->\n\nAfter.\n"))
         self.assertEqual(self.document().count("## Quality of model"), 1)
+        self.run_it("table", CONTEXT="2048")
+        self.assertIn("\n## Quality of model, context 2048\n\n<!-- quality-model-2048 begin -->\n", self.document())
+        self.assertEqual(self.document().count("<!-- quality-model begin -->"), 1)
         with self.assertRaisesRegex(ValueError, "one '<!-- quality-model begin -->'"):
             quality.with_section(once + once, "quality-model", "", "")
 
