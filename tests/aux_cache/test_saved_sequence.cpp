@@ -112,6 +112,8 @@ TEST_CASE_TEMPLATE("saved sequence: restored it is the same, and goes on in the 
     CHECK(std::ranges::equal(restored.depths(), test.sequence.depths()));
     CHECK(restored.layers() == 4);
     CHECK(restored.steps() == test.sequence.steps());
+    CHECK(restored.prompt_end() == test.sequence.prompt_end());
+    CHECK(restored.prompt_end() == (tokens > 2 ? tokens - 1 : 0));
     CHECK(restored.aux().parked_rows() == test.sequence.aux().parked_rows());
     CHECK((tokens < 9 || restored.aux().parked_rows() > 0));
     bool equal = true;
@@ -155,7 +157,7 @@ TEST_CASE("saved sequence: bytes that are cut off anywhere, or too many, are ref
   longer.push_back(std::byte{0});
   CHECK(test.refused(longer) == "lazyllm: Sequence::restore: " + std::to_string(bytes.size() + 1) +
                                     " bytes, the header asks for " + std::to_string(bytes.size()));
-  CHECK(test.refused({}) == "lazyllm: Sequence::restore: 0 bytes is out of range, at least 56");
+  CHECK(test.refused({}) == "lazyllm: Sequence::restore: 0 bytes is out of range, at least 64");
 }
 
 TEST_CASE("saved sequence: any bit turned over is refused") {
@@ -181,7 +183,7 @@ TEST_CASE("saved sequence: what does not fit is refused by value and range") {
   const Bytes bytes = test.save();
   const std::string where = "lazyllm: Sequence::restore: ";
   CHECK(test.refused(with(bytes, 0, std::uint32_t{7})) == where + "the bytes are not those of a saved sequence");
-  CHECK(test.refused(with(bytes, 4, std::uint32_t{1})) == where + "version 1 is not known, it must be 2");
+  CHECK(test.refused(with(bytes, 4, std::uint32_t{1})) == where + "version 1 is not known, it must be 3");
   CHECK(test.refused(with(bytes, 8, std::int64_t{2})) ==
         where + "rows of 3 elements of type half do not fit an Aux Cache of 3 elements of type float");
   CHECK(test.refused(with(bytes, 16, std::int64_t{5})) ==
@@ -190,8 +192,12 @@ TEST_CASE("saved sequence: what does not fit is refused by value and range") {
         where + "0 layers and 2 steps are out of range 1 to 65535 and from 0");
   CHECK(test.refused(with(bytes, 24, std::int64_t{3})) == where + "depth 4 of position 2 is out of range 1 to 3");
   CHECK(test.refused(with(bytes, 32, std::int64_t{-1})).find("-1 steps") != std::string::npos);
-  CHECK(test.refused(with(bytes, 40, std::int64_t{-1})).find("-1 tokens is out of range 0 to") != std::string::npos);
-  CHECK(test.refused(with(bytes, 56, std::int32_t{0})) == where + "depth 0 of position 0 is out of range 1 to 4");
+  for (const std::int64_t prompt_end : {-1, 10}) {
+    CHECK(test.refused(with(bytes, 40, prompt_end)) ==
+          where + "prompt_end " + std::to_string(prompt_end) + " is out of range 0 to 9");
+  }
+  CHECK(test.refused(with(bytes, 48, std::int64_t{-1})).find("-1 tokens is out of range 0 to") != std::string::npos);
+  CHECK(test.refused(with(bytes, 64, std::int32_t{0})) == where + "depth 0 of position 0 is out of range 1 to 4");
   Saved<cpu::DenseStorage<Eigen::bfloat16>> other(9);
   CHECK_THROWS_WITH_AS(
       cpu::Sequence<Eigen::half>::restore(other.context, other.save()),

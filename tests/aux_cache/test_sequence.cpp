@@ -158,6 +158,7 @@ TEST_CASE("sequence: erase drops tokens in the middle and moves those behind") {
       test.sequence.erase(first, last);
       CHECK(depths(test.sequence) == expected);
       CHECK(test.sequence.steps() == (expected.empty() ? 0 : 1));
+      CHECK(test.sequence.prompt_end() == std::ssize(expected));
       const auto& aux = test.sequence.aux();
       CHECK(aux.parked_rows() == std::ranges::count_if(expected, [](Depth depth) { return depth < 4; }));
       for (Position p = 0; p < std::ssize(expected); ++p) {
@@ -269,6 +270,7 @@ TEST_CASE("sequence: can be moved with its parked rows") {
   assigned = std::move(same);
   CHECK(depths(assigned) == Depths{4, 1, 3, 1, 1, 4});
   CHECK(assigned.steps() == 1);
+  CHECK(assigned.prompt_end() == 6);
   const Engine::Pruner keep_all{KeepAll()};
   test.engine.run({{&assigned, &keep_all, 1}});
   CHECK(test.engine.step.stats().revived() == 4);

@@ -117,6 +117,37 @@ TEST_CASE("layer: the policy is asked after each layer but the last, with the fa
   }
 }
 
+TEST_CASE("layer: the policy is told how many decode steps came after the last prompt") {
+  Engine engine(2);
+  Engine::Sequence sequence = engine.sequence();
+  Index told = -1;
+  const Engine::Pruner pruner([&told](const PrunePoint& point) {
+    told = point.decode_steps;
+    return Selection{};
+  });
+  const auto in_step_of = [&](Index new_tokens, bool more = false) {
+    engine.run({{.sequence = &sequence, .pruner = &pruner, .new_tokens = new_tokens, .more = more}});
+    return told;
+  };
+  CHECK(in_step_of(4) == 0);
+  for (Index step = 0; step < 3; ++step) CHECK(in_step_of(1) == step);
+  CHECK(sequence.prompt_end() == 4);
+  CHECK(in_step_of(3) == 3);  // a later turn
+  for (Index step = 0; step < 3; ++step) CHECK(in_step_of(1) == step);
+  in_step_of(1, true);  // one in chunks of one token each
+  in_step_of(1);
+  CHECK(sequence.prompt_end() == 15);
+  for (Index step = 0; step < 3; ++step) CHECK(in_step_of(1) == step);
+  sequence.truncate(16);  // the answer is another one from its second token on
+  CHECK(in_step_of(1) == 1);
+  sequence.erase(2, 6);  // a context shift
+  CHECK(in_step_of(1) == 2);
+  Engine::Sequence fork = sequence.fork(engine.context);
+  CHECK(fork.prompt_end() == sequence.prompt_end());
+  sequence.append_computed(2);
+  CHECK(in_step_of(1) == 0);
+}
+
 TEST_CASE("layer: a batch gives each sequence its own selection and its own last row") {
   Engine engine(3);
   Engine::Sequence a = engine.sequence();

@@ -68,9 +68,9 @@ TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
   CHECK(selection.max_revived == 7);
   CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 1)).max_revived == 5);
   PrunePoint point = at(40, 1);
-  for (const Index steps : {1, 2, 9}) {
-    point.steps = steps;
-    CHECK(KeepComputed{half, 7, 20}(point).max_revived == (steps == 1 ? 20 : 7));
+  for (const Index decode_steps : {0, 1, 2, 9}) {
+    point.decode_steps = decode_steps;
+    CHECK(KeepComputed{half, 7, 20}(point).max_revived == (decode_steps == 0 ? 20 : 7));
     CHECK(KeepComputed{half, 7}(point).max_revived == 7);
   }
   CHECK(KeepComputed{KeepAll(), 7}(at(40, 1)).kind == Kind::all);

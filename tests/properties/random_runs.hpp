@@ -65,6 +65,7 @@ class Random {
     if (chance(0.2)) policy = ProtectMask<AnyPolicy>{policy, mask_};
     if (chance(0.3)) policy = ReviveAtMost<AnyPolicy>{policy, between(0, 8)};
     if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 4)};
+    if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 2), between(3, 8)};
     if (chance(0.2)) policy = MinTokens<AnyPolicy>{policy, between(0, 20)};
     if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;

@@ -112,20 +112,24 @@ TEST_CASE("preset: the pruner does what it says") {
   CHECK(select(3).max_revived == 5);
   CHECK(select(2).kind == Selection::Kind::all);
   const auto decode = [](const std::optional<Index>& decode_revived, const std::optional<Index>& first_revived = {},
-                         Index steps = 1) {
+                         Index decode_steps = 0) {
     return make_pruner({.schedule = {{3, 0.5}},
                         .max_revived = 5,
                         .decode_revived = decode_revived,
                         .first_revived = first_revived})
-        .selection(
-            {.layers_run = 3, .layers = 10, .active_tokens = 100, .tokens = 100, .new_tokens = 1, .steps = steps});
+        .selection({.layers_run = 3,
+                    .layers = 10,
+                    .active_tokens = 100,
+                    .tokens = 100,
+                    .new_tokens = 1,
+                    .decode_steps = decode_steps});
   };
   CHECK(decode({}).k == 50);
   CHECK(decode(2).k == 100);
   CHECK(decode(2).max_revived == 2);
   CHECK(decode(7).max_revived == 5);
   CHECK(decode(2, 4).max_revived == 4);
-  CHECK(decode(2, 4, 2).max_revived == 2);
+  CHECK(decode(2, 4, 1).max_revived == 2);
   CHECK_THROWS_WITH_AS(decode({}, 4), "lazyllm: preset: first_revived 4 needs decode_revived", invalid_argument);
   CHECK_THROWS_WITH_AS(select(1, 3), doctest::Contains("layer 3 is out of range 1 to 2"), invalid_argument);
 }

@@ -33,6 +33,7 @@ class NaiveLazy {
     const TinyShape& shape = model_->shape();
     const Index before = tokens_;
     tokens_ += std::ssize(new_tokens);
+    alone_.resize(size(tokens_), std::ssize(new_tokens) == 1);
     std::map<Position, std::vector<T>> hidden;
     for (Index i = before; i < tokens_; ++i) {
       auto& row = hidden[static_cast<Position>(i)];
@@ -77,7 +78,8 @@ class NaiveLazy {
                                           .active_tokens = std::ssize(active),
                                           .tokens = tokens_,
                                           .new_tokens = std::ssize(new_tokens),
-                                          .steps = steps_});
+                                          .steps = steps_,
+                                          .decode_steps = decode_steps(before)});
       active = selected(selection, active, scores, aux_[size(layer + 1)]);
       for (auto it = hidden.begin(); it != hidden.end();) {
         if (std::ranges::binary_search(active, it->first)) {
@@ -95,6 +97,7 @@ class NaiveLazy {
 
   void truncate(Index tokens) {
     tokens_ = tokens;
+    alone_.resize(size(tokens));
     if (tokens == 0) steps_ = 0;
     for (auto& layer : kv_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
     for (auto& layer : aux_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
@@ -121,6 +124,13 @@ class NaiveLazy {
   template <class Number>
   static std::size_t size(Number number) {
     return static_cast<std::size_t>(number);
+  }
+
+  /// How many tokens right before `end` came alone.
+  Index decode_steps(Index end) const {
+    Index count = 0;
+    while (count < end && alone_[size(end - count - 1)]) ++count;
+    return count;
   }
 
   /// The probabilities of one query come from the library, whose scoring is tested elsewhere. What is made of them is
@@ -211,6 +221,7 @@ class NaiveLazy {
   std::vector<std::map<Position, std::vector<T>>> aux_;  // by layer: the inputs of that layer
   Index tokens_ = 0;
   Index steps_ = 0;
+  std::vector<bool> alone_;  // by position: the only token of its step
 };
 
 }  // namespace lazyllm::test

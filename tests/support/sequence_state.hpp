@@ -11,6 +11,7 @@ template <class T>
 struct SequenceState {
   std::vector<Depth> depths;
   Index steps;
+  Index prompt_end;
   bool unfinished;
   std::vector<std::vector<T>> rows;  // by position, empty for those without a parked row
 
@@ -20,8 +21,11 @@ struct SequenceState {
 /// The present state of a sequence in host memory.
 template <class Sequence>
 SequenceState<typename Sequence::value_type> state_of(const Sequence& sequence) {
-  SequenceState<typename Sequence::value_type> state{
-      {sequence.depths().begin(), sequence.depths().end()}, sequence.steps(), sequence.unfinished(), {}};
+  SequenceState<typename Sequence::value_type> state{{sequence.depths().begin(), sequence.depths().end()},
+                                                     sequence.steps(),
+                                                     sequence.prompt_end(),
+                                                     sequence.unfinished(),
+                                                     {}};
   const auto& aux = sequence.aux();
   for (Position p = 0; p < sequence.length(); ++p) {
     auto& row = state.rows.emplace_back();

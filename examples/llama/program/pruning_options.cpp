@@ -52,8 +52,8 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
              "in decode steps keep all tokens that have been computed, and revive at most N others at each pruning "
              "layer, instead of pruning as in the prompt",
              {.least = 0});
-  add_number(app, "--first-revived", options.first_revived, "--decode-revived of the first decode step alone",
-             {.least = 0});
+  add_number(app, "--first-revived", options.first_revived,
+             "--decode-revived of the first decode step after a prompt alone", {.least = 0});
 }
 
 std::string schedule_file_of(const PruningOptions& options) {

@@ -105,6 +105,8 @@ class RunningSequence {
   /// Keeps all changes; the step counts as finished.
   void commit() noexcept {
     Sequence<Aux>& sequence = *keep_changes();
+    const Index step_begin = old_length_ - sequence.prompt_.tokens;
+    if (sequence.length() - step_begin > 1) sequence.prompt_end_ = sequence.length();
     sequence.prompt_.finish();
     ++sequence.steps_;
   }

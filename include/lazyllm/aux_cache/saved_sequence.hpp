@@ -21,17 +21,19 @@ namespace lazyllm::detail {
 struct SavedSequence {
   Index layers = 0;
   Index steps = 0;
+  Index prompt_end = 0;
   std::vector<Depth> depths;  // by position
 };
 
 /// The first bytes of a saved sequence.
 struct SavedHeader {
   std::uint32_t magic = 0x71657a6c;  // "lzeq"
-  std::uint32_t version = 2;
+  std::uint32_t version = 3;
   std::int64_t element = 0;  // an `ElementKind`
   std::int64_t hidden_size = 0;
   std::int64_t layers = 0;
   std::int64_t steps = 0;
+  std::int64_t prompt_end = 0;
   std::int64_t tokens = 0;
   std::uint64_t checksum = 0;  // of all bytes, with 0 in this place
 };
@@ -102,6 +104,7 @@ std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const Sav
                            .hidden_size = aux.hidden_size(),
                            .layers = saved.layers,
                            .steps = saved.steps,
+                           .prompt_end = saved.prompt_end,
                            .tokens = std::ssize(saved.depths)};
   const std::vector<Position> positions = parked_positions<Aux>(saved);
   const std::size_t depth_bytes = saved.depths.size() * sizeof(Depth);
@@ -166,7 +169,10 @@ SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
     fail(where, header.layers, " layers and ", header.steps, " steps are out of range 1 to ", max_layers,
          " and from 0");
   }
-  SavedSequence saved{header.layers, header.steps, std::vector<Depth>(to_size(header.tokens))};
+  if (header.prompt_end < 0 || header.prompt_end > header.tokens) {
+    fail(where, "prompt_end ", header.prompt_end, " is out of range 0 to ", header.tokens);
+  }
+  SavedSequence saved{header.layers, header.steps, header.prompt_end, std::vector<Depth>(to_size(header.tokens))};
   if (!saved.depths.empty()) {
     std::memcpy(saved.depths.data(), bytes.data() + sizeof(header), saved.depths.size() * sizeof(Depth));
   }

@@ -65,6 +65,7 @@ class Sequence {
     undo_ = std::move(other.undo_);
     prompt_ = std::move(other.prompt_);
     steps_ = other.steps_;
+    prompt_end_ = other.prompt_end_;
     in_step_ = other.in_step_;
     return *this;
   }
@@ -108,6 +109,7 @@ class Sequence {
     }
     aux_.erase(first, last);
     depth_.erase(depth_.begin() + first, depth_.begin() + last);
+    prompt_end_ -= std::clamp<Index>(prompt_end_ - first, 0, last - first);
     count_parked();
     if (depth_.empty()) steps_ = 0;
   }
@@ -121,6 +123,7 @@ class Sequence {
     copy.depth_ = depth_;
     copy.parked_at_ = parked_at_;
     copy.steps_ = steps_;
+    copy.prompt_end_ = prompt_end_;
     return copy;
   }
 
@@ -135,6 +138,7 @@ class Sequence {
       detail::fail("Sequence::append_computed: ", tokens, " tokens is out of range 0 to ", max_tokens);
     }
     depth_.resize(depth_.size() + detail::to_size(tokens), static_cast<Depth>(layers()));
+    if (tokens > 0) prompt_end_ = length();
   }
 
   /// Throws `invalid_argument` unless the K/V of the first `tokens` tokens can be shared with other sequences: only
@@ -169,7 +173,8 @@ class Sequence {
   std::vector<std::byte> save(context_type& context) const {
     check_idle("save");
     check_finished("save");
-    return detail::save_sequence(context, aux_, {.layers = layers(), .steps = steps_, .depths = depth_});
+    return detail::save_sequence(context, aux_,
+                                 {.layers = layers(), .steps = steps_, .prompt_end = prompt_end_, .depths = depth_});
   }
 
   /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. Throws `invalid_argument` for
@@ -180,6 +185,7 @@ class Sequence {
     detail::restore_rows(context, bytes, saved, result.aux_);
     result.depth_ = saved.depths;
     result.steps_ = saved.steps;
+    result.prompt_end_ = saved.prompt_end;
     result.count_parked();
     return result;
   }
@@ -193,6 +199,8 @@ class Sequence {
   Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
   Index length() const { return std::ssize(depth_); }      ///< tokens so far
   Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty
+  /// Where the last step of several tokens, or `append_computed`, ended. Tokens from there on came one by one.
+  Index prompt_end() const { return prompt_end_; }
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }
   /// `[length]` how deep each token has gone. K/V of one that has gone through all layers will not be written again.
@@ -228,6 +236,7 @@ class Sequence {
 
   void drop_from(Index tokens) {
     if (tokens == 0) steps_ = 0;
+    prompt_end_ = std::min(prompt_end_, tokens);
     depth_.resize(detail::to_size(tokens));
     aux_.truncate(tokens);
     count_parked();
@@ -246,6 +255,7 @@ class Sequence {
   std::vector<Undo> undo_;        // of the running step
   UnfinishedPrompt<Aux> prompt_;
   Index steps_ = 0;
+  Index prompt_end_ = 0;
   bool in_step_ = false;
 };
 

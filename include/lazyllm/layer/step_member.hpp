@@ -182,7 +182,8 @@ struct StepMember {
             .active_tokens = active_tokens,
             .tokens = all_tokens,
             .new_tokens = new_tokens,
-            .steps = running.sequence().steps()};
+            .steps = running.sequence().steps(),
+            .decode_steps = tokens - prompt_tokens - running.sequence().prompt_end()};
   }
 };
 

@@ -22,6 +22,7 @@ struct PrunePoint {
   Index tokens = 0;         ///< tokens of the sequence so far, prompt and generated
   Index new_tokens = 0;     ///< tokens of the prompt, all its chunks together, or of the decode step
   Index steps = 0;          ///< steps that the sequence had finished before this one; a prompt in chunks is one
+  Index decode_steps = 0;   ///< of these, the steps of one token after the last prompt, that is step of several
 };
 
 /// A policy's answer: which of the active tokens stay active in the next layer.

@@ -75,7 +75,7 @@ template <SelectionPolicy Policy>
 struct KeepComputed {
   Policy policy;      ///< whose answer is edited
   Index revived = 0;  ///< at least 0
-  /// So many in the step after the sequence's first one instead: that first decode step misses most. At least 0.
+  /// So many in the first decode step after a prompt instead: that step misses most. At least 0.
   std::optional<Index> first_revived = {};
 
   /// The edited answer.
@@ -84,7 +84,7 @@ struct KeepComputed {
     if (point.new_tokens > 1 || !selection.ranks()) return selection;
     selection.kind = Selection::Kind::top_k;
     selection.k = point.active_tokens;
-    const Index count = point.steps == 1 ? first_revived.value_or(revived) : revived;
+    const Index count = point.decode_steps == 0 ? first_revived.value_or(revived) : revived;
     selection.max_revived = std::min(selection.max_revived, count);
     return selection;
   }

@@ -28,7 +28,7 @@ struct Preset {
   /// In decode steps all tokens that have been computed stay, and so many others come back at each pruning layer, see
   /// `KeepComputed`; absent: decode steps prune like the prompt's.
   std::optional<Index> decode_revived = {};
-  std::optional<Index> first_revived = {};  ///< the same in the first decode step; absent: `decode_revived`
+  std::optional<Index> first_revived = {};  ///< the same in the first decode step after a prompt; absent: as later
 };
 
 /// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for

@@ -145,17 +145,21 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
         lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 4");
   CHECK(said({}).ends_with(" 2"));
   CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
-  const auto decode = [](const std::vector<std::string>& arguments, Index steps = 1) {
+  const auto decode = [](const std::vector<std::string>& arguments, Index decode_steps = 0) {
     return make_pruner(parse(arguments), 30)
-        .selection(
-            {.layers_run = 9, .layers = 30, .active_tokens = 100, .tokens = 200, .new_tokens = 1, .steps = steps});
+        .selection({.layers_run = 9,
+                    .layers = 30,
+                    .active_tokens = 100,
+                    .tokens = 200,
+                    .new_tokens = 1,
+                    .decode_steps = decode_steps});
   };
   CHECK(decode({"--schedule", "9:0.5"}).k == 50);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).k == 100);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).max_revived == 3);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--first-revived", "5"}).max_revived == 5);
   CHECK(decode({"--schedule", "auto:2x"}).max_revived == 32);
-  CHECK(decode({"--schedule", "auto:2x"}, 2).max_revived == 4);
+  CHECK(decode({"--schedule", "auto:2x"}, 1).max_revived == 4);
   CHECK(decode({"--schedule", "auto:2x", "--decode-revived", "1"}).max_revived == 1);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
   CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
