@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
@@ -117,7 +117,7 @@ void few_rows(benchmark::State& state) {
   state.counters["flops"] = benchmark::Counter(2 * static_cast<double>(rows) * bytes / sizeof(T) / product_seconds);
 }
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 /// The library's own rate: one primitive, made for exactly these rows.
 template <class T>
 void onednn(benchmark::State& state) {
@@ -246,7 +246,7 @@ BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
 BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
 BENCHMARK(onednn<float>)->Apply(shapes);
 #endif

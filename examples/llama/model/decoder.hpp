@@ -144,8 +144,8 @@ class DenseDecoder : public DecoderState<T, Device> {
 
  private:
   std::vector<Index> lengths_;
-  std::vector<lazyllm::PlanBuilder::Extent> extents_;
-  lazyllm::PlanBuilder plan_;
+  std::vector<lazyllm::DensePlan::Extent> extents_;
+  lazyllm::DensePlan plan_;
   typename Device::Context::template Buffer<T> hidden_;
 };
 

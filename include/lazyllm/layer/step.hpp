@@ -175,7 +175,8 @@ class Step {
     if (&context != context_) detail::fail<logic_error>("Step::advance: the context is not that of begin");
     if (layer_ == 0) check_queries(block);
     const auto depth = static_cast<Depth>(layer_ + 1);
-    batch_.set_depth(plan, depth);
+    // The rows of a segment go through its layers together: their depth is noted at its end.
+    if (change_ == depth || plan.outputs_only()) batch_.set_depth(plan, depth);
     if (plan.outputs_only()) {
       keep_outputs(context, plan);
     } else {
@@ -262,7 +263,7 @@ class Step {
   }
 
   detail::StepBatch<Sequence, Pruner> batch_;
-  HiddenRows<context_type, value_type> hidden_;
+  detail::HiddenRows<context_type, value_type> hidden_;
   std::vector<Index> output_rows_;
   std::vector<Index> output_indptr_;
   StepStats stats_;

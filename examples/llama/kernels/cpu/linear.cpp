@@ -75,7 +75,7 @@ Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biase
     weights_ = pack_int8(unpacked, threads);
     return;
   }
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
   if (library == GemmLibrary::automatic) weights_ = pack_for_onednn(unpacked, threads);
 #endif
   library_ = weights_ ? library : GemmLibrary::eigen;
