@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # run.sh [micro] [ttft] [attention] [peers] [generation]: builds the benchmarks, runs those named (by default all) and
-# writes their tables into docs/benchmarks.md. Takes about two hours; nothing else should run meanwhile. Changes that are
-# not committed are refused: a figure names its commit. $THREADS (2) and $REPEATS (5) are those of the programs, $PYTHON
-# (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE".
-# generation fetches the pretrained models.
+# writes each table into docs/benchmarks.md once all of it is measured. Takes about an hour; nothing else should run
+# meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie by commit in
+# build/release/bench-results; what is there is not measured again, so the same command goes on with the rest. After
+# $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and $REPEATS (5, in long cases
+# 3) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for
+# llama-bench: "SHAPE=FILE SHAPE=FILE". generation fetches the pretrained models.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- micro ttft attention peers generation
@@ -17,14 +19,15 @@ done
 threads=${THREADS:-2}
 repeats=${REPEATS:-5}
 
-commit=$(git rev-parse --short HEAD)
-if [[ -n $(git status --porcelain -- include examples bench cmake CMakeLists.txt) ]]; then
+sources=(include examples bench cmake CMakeLists.txt CMakePresets.json)
+commit=$(git log -1 --format=%h -- "${sources[@]}")  # the last one that changed them: texts may follow
+if [[ -n $(git status --porcelain -- "${sources[@]}") ]]; then
   echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
 bash cmake/build_release.sh "${programs[@]}"
 bin=build/release/bin
-results=build/release/bench-results
+results=build/release/bench-results/$commit-$threads-$repeats
 mkdir -p "$results"
 compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/release/CMakeCache.txt)
 isa=
@@ -34,68 +37,88 @@ done
 context="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores, ISA:${isa:- none of AVX}; $("$compiler" --version | head -1); \
 commit $commit; $(date -u +%F)"
 
+# measure FILE OPTION PROGRAM…: PROGRAM… OPTION FILE, unless the file is there.
+measure() {
+  local file=$1 option=$2
+  shift 2
+  files+=("$file")
+  [[ ! -e $file ]] || return 0
+  if ((SECONDS >= ${SECONDS_AT_MOST:-86400})); then
+    echo "run.sh: stopped after $SECONDS seconds; the same command goes on" >&2
+    exit 3
+  fi
+  echo "${file##*/}"
+  "$@" "$option$file.part" >"$results/output"
+  mv "$file.part" "$file"
+}
+
 run_micro() {
   echo "== Micro benchmarks =="
-  "$bin/lazyllm_micro_bench" --benchmark_min_time=0.2 --benchmark_out="$results/micro.json" --benchmark_out_format=json
-  python3 bench/make_tables.py micro "$results/micro.json" docs/benchmarks.md --context "$context" --command \
+  local files=() part
+  for part in score 'select|pool|prune' 'gather|scatter|merge|park|revive|prefill|decode'; do
+    measure "$results/micro-${part%%|*}.json" --benchmark_out= "$bin/lazyllm_micro_bench" --benchmark_min_time=0.2 \
+      --benchmark_out_format=json --benchmark_filter="^($part)"
+  done
+  python3 bench/make_tables.py micro "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "lazyllm_micro_bench --benchmark_min_time=0.2"
 }
 
-# shape, dtype, prompt tokens, schedule
+# shape, dtype, prompt tokens, schedule, turns, generated tokens
 ttft_cases=(
-  "134m bf16 1000 4:0.5,7:0.5,10:0.5"
-  "134m bf16 2000 4:0.5,7:0.5,10:0.5"
-  "134m bf16 2000 paper"
-  "134m bf16 2000 6:0.7"
-  "134m bf16 2000 10:0.9"
-  "134m f32 2000 4:0.5,7:0.5,10:0.5"
-  "1.1b bf16 2000 7:0.5,13:0.5,19:0.5"
-  "1.1b bf16 2000 paper"
+  "smollm2 bf16 2000 8:0.3,16:0.5 $repeats 1"
+  "smollm2 bf16 4000 8:0.3,16:0.5 $repeats 1"
+  "smollm2 bf16 8000 8:0.3,16:0.5 3 1"
+  "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats 1"
+  "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats 1"
+  "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 3 1"
+  "134m bf16 1000 4:0.5,7:0.5,10:0.5 3 68"
+  "134m bf16 2000 4:0.5,7:0.5,10:0.5 3 68"
+  "134m bf16 2000 paper 3 68"
+  "134m f32 2000 4:0.5,7:0.5,10:0.5 3 68"
 )
 
 run_ttft() {
   echo "== Time to first token =="
-  local files=() case shape dtype prompt schedule file
+  local files=() case shape dtype prompt schedule turns tokens
   for case in "${ttft_cases[@]}"; do
-    read -r shape dtype prompt schedule <<<"$case"
-    file=$results/ttft-${case//[ :,]/-}.json
-    echo "$case"
-    "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" --prompt "$prompt" --schedule "$schedule" \
-      --threads "$threads" --repeats "$repeats" --generate 68 --json "$file"
-    files+=("$file")
+    read -r shape dtype prompt schedule turns tokens <<<"$case"
+    measure "$results/ttft-${case//[ :,]/-}.json" --json= "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" \
+      --prompt "$prompt" --schedule "$schedule" --threads "$threads" --repeats "$turns" --generate "$tokens"
   done
-  local command="ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads"
-  command+=" --repeats $repeats --generate 68"
-  python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command "$command"
+  python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate TOKENS"
 }
 
 run_attention() {
   echo "== Attention =="
-  local case allowed dtype files=() cases=("ALL f32" "AVX512_CORE f32" "AVX2 f32")
-  if [[ $isa == *bf16* ]]; then cases=("ALL bf16" "${cases[@]}"); fi
-  for case in "${cases[@]}"; do  # what oneDNN may use, and with it the host, and the type
-    read -r allowed dtype <<<"$case"
-    echo "$case"
-    ONEDNN_MAX_CPU_ISA=$allowed "$bin/attention_bench" --dtype "$dtype" --threads "$threads" --repeats "$repeats" \
-      --json "$results/attention-$allowed-$dtype.json"
-    files+=("$results/attention-$allowed-$dtype.json")
+  local case allowed dtype keys turns files=() cases=("ALL f32 1000,4000 3" "AVX512_CORE f32 1000,4000 3" "AVX2 f32 1000,4000 3")
+  if [[ $isa == *bf16* ]]; then
+    cases=("ALL bf16 1000,2000,4000 $repeats" "ALL bf16 16000 3" "${cases[@]}")
+  fi
+  for case in "${cases[@]}"; do  # what oneDNN may use, and with it the host, the type, keys and turns
+    read -r allowed dtype keys turns <<<"$case"
+    # shellcheck disable=SC2086
+    measure "$results/attention-${case//[ ,]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/attention_bench" \
+      --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns"
   done
-  "$bin/attention_bench" --heads 9 --group 3 --head-dim 64 --keys 4000 32000 --threads "$threads" --repeats "$repeats" \
-    --json "$results/attention-long.json"
-  "$bin/attention_bench" --kept 50 --threads "$threads" --repeats "$repeats" \
-    --json "$results/attention-listed.json"
-  python3 bench/make_tables.py attention "${files[@]}" "$results"/attention-{long,listed}.json docs/benchmarks.md \
-    --context "$context" --command "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats $repeats"
+  measure "$results/attention-long.json" --json= "$bin/attention_bench" --heads 9 --group 3 --head-dim 64 \
+    --keys 4000 32000 --threads "$threads" --repeats 3
+  measure "$results/attention-listed.json" --json= "$bin/attention_bench" --kept 50 --keys 2000 4000 --threads "$threads" \
+    --repeats 3
+  python3 bench/make_tables.py attention "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats TURNS"
 }
 
 run_peers() {
   echo "== Peers =="
-  local files=() gguf=() file shape
+  local files=() gguf=() file shape prompt
   for file in ${GGUF:-}; do gguf+=(--gguf "$file"); done
   for shape in smollm2 qwen2.5-0.5b; do
-    "${PYTHON:-python3}" bench/peers/compare.py --ttft-bench "$bin/ttft_bench" --shape "$shape" --prompt 2000 4000 8000 \
-      --threads "$threads" --repeats "$repeats" "${gguf[@]}" --json "$results/peers-$shape.json"
-    files+=("$results/peers-$shape.json")
+    for prompt in 2000 4000 8000; do
+      measure "$results/peers-$shape-$prompt.json" --json= "${PYTHON:-python3}" bench/peers/compare.py \
+        --ttft-bench "$bin/ttft_bench" --shape "$shape" --prompt "$prompt" --threads "$threads" --repeats "$repeats" \
+        "${gguf[@]}"
+    done
   done
   python3 bench/make_tables.py peers "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "bench/peers/compare.py --ttft-bench ttft_bench --prompt 2000 4000 8000 --threads $threads --repeats $repeats"
@@ -116,16 +139,14 @@ generation_cases=(
 
 run_generation() {
   echo "== Generation =="
-  local files=() case model options file
+  local files=() case model options
   local fixed=(--chat --dtype bf16 --prompt-file examples/prompts/keepers_log.txt --max-tokens "${TOKENS:-256}" --ignore-stop
-    --compare --threads "$threads" --repeats "$repeats")
+    --compare --threads "$threads" --repeats 3)
   for case in "${generation_cases[@]}"; do
     read -r model options <<<"$case"
-    file=$results/generation-${case//[ :,\/@#]/-}.json
-    echo "$case"
     # shellcheck disable=SC2086
-    "$bin/lazyllm-generate" --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}" --json "$file" >/dev/null
-    files+=("$file")
+    measure "$results/generation-${case//[ :,\/@#]/-}.json" --json= "$bin/lazyllm-generate" \
+      --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}"
   done
   python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]}"

@@ -1,0 +1,109 @@
+"""Tests of bench/run.sh, in a repository of its own with stand-ins for the build and the programs."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+DOCUMENT = "<!-- attention begin -->\nold\n<!-- attention end -->\n"
+CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
+        "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
+
+
+@unittest.skipIf(shutil.which("git") is None, "git is not there")
+class Run(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for path in ("bench/run.sh", "bench/make_tables.py"):
+            self.write(path, (ROOT / path).read_text())
+        self.write("cmake/build_release.sh", "")
+        self.write("build/release/CMakeCache.txt", "CMAKE_CXX_COMPILER:STRING=echo\n")
+        self.write("docs/benchmarks.md", DOCUMENT)
+        self.write(".gitignore", "/build/\n")
+        # Fails in call number `fail_at`, which is a file beside it.
+        self.write("build/release/bin/attention_bench", f"""#!{sys.executable}
+import json, pathlib, sys
+here = pathlib.Path(__file__).parent
+with open(here / "calls", "a+") as calls:
+    print(*sys.argv[1:], file=calls)
+    calls.seek(0)
+    count = len(calls.readlines())
+if (here / "fail_at").exists() and count == int((here / "fail_at").read_text()):
+    sys.exit(1)
+name = next(argument for argument in sys.argv if argument.startswith("--json=")).removeprefix("--json=")
+pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
+""")
+        (self.folder / "build/release/bin/attention_bench").chmod(0o755)
+        self.git("init", "-q")
+        self.git("add", "-A")
+        self.git("commit", "-qm", "first")
+
+    def write(self, path, text):
+        path = self.folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def git(self, *arguments):
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e", *arguments], cwd=self.folder, check=True,
+                       capture_output=True)
+
+    def run_script(self, **environment):
+        return subprocess.run(["bash", "bench/run.sh", "attention"], cwd=self.folder, capture_output=True, text=True,
+                              env=os.environ | environment)
+
+    def calls(self):
+        path = self.folder / "build/release/bin/calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def document(self):
+        return (self.folder / "docs/benchmarks.md").read_text()
+
+    def test_goes_on_after_a_case_that_failed(self):
+        self.write("build/release/bin/fail_at", "3")
+        self.assertNotEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.document(), DOCUMENT)
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        calls = self.calls()
+        self.assertEqual(calls[2], calls[3])  # the failed one again
+        self.assertEqual(len(set(calls)), len(calls) - 1)  # and no other
+        self.assertIn("| 64 | 1 | 1000 | 100 % | 1 | 2 | 50 % |", self.document())
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.calls(), calls)
+
+    def test_the_time_is_bounded(self):
+        done = self.run_script(SECONDS_AT_MOST="0")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("the same command goes on", done.stderr)
+        self.assertEqual(self.calls(), [])
+        self.assertEqual(self.document(), DOCUMENT)
+
+    def test_the_commit_is_that_of_the_sources(self):
+        self.write("cmake/other", "changed")
+        done = self.run_script()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("changes that are not committed", done.stderr)
+        self.git("add", "-A")
+        self.git("commit", "-qm", "second")
+        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=self.folder, text=True).strip()
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn(f"commit {commit};", self.document())
+        calls = self.calls()
+        self.git("commit", "-qam", "the table")
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.calls(), calls)
+        self.assertIn(f"commit {commit};", self.document())
+        self.write("cmake/other", "changed again")
+        self.git("commit", "-qam", "third")
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(len(self.calls()), 2 * len(calls))
+
+
+if __name__ == "__main__":
+    unittest.main()
