@@ -57,7 +57,7 @@ void linear(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
   const auto weights = random_values<T>(out * in);
   const Tensor tensor = tensor_of(weights, out, in);
-  const Linear<T> layer(std::span(&tensor, 1), {}, threads, library);
+  const HostLinear<T> layer(std::span(&tensor, 1), {}, threads, library);
   const auto x = random_values<T>(rows * in);
   std::vector<T> y(static_cast<std::size_t>(rows * out));
   lazyllm::cpu::Context context(threads);
@@ -84,7 +84,7 @@ void few_rows(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
   const auto layer_bytes = in * out * static_cast<Index>(sizeof(T));
   const Index count = (Index{256} << 20) / layer_bytes;
-  std::vector<Linear<T>> layers;
+  std::vector<HostLinear<T>> layers;
   {
     const auto weights = random_values<T>(out * in);
     const Tensor tensor = tensor_of(weights, out, in);
