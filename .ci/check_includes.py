@@ -51,6 +51,8 @@ def wrong_lines(path, text):
             yield number, f"includes lazyllm/{include[1]}: users include the headers beside the folders"
         if not inside and re.search(r"\bdetail::", line):
             yield number, "names a detail:: of the library"
+        if not inside and re.match(r"\s*#\s*(define|if).*\bLAZYLLM_", line):
+            yield number, "has a macro with the library's prefix: those of the host begin with LLAMA_"
 
 
 listed = subprocess.run(["git", "ls-files", "include", "examples", "bench/evaluate", "bench/examples"], capture_output=True, text=True, check=True)

@@ -79,7 +79,7 @@ void sizes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"hidden_size", "tokens"})->ArgsProduct({{768, 4096}, token_counts})->UseManualTime();
 }
 
-using Dense = cpu::DenseStorage<Eigen::bfloat16>;
+using Dense = cpu::OwnStorage<Eigen::bfloat16>;
 using Pooled = cpu::PooledStorage<Eigen::bfloat16>;
 BENCHMARK(park<Dense>)->Apply(sizes);
 BENCHMARK(park<Pooled>)->Apply(sizes);

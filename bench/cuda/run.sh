@@ -317,7 +317,7 @@ run_sanitizer() {
   ((${#pending[@]})) || return
   mapfile -t pending < <(printf '%s\n' "${pending[@]}" | sort -s -n -k 1,1)  # those that had no turn yet first
   waiting=${#pending[@]}
-  export LAZYLLM_TEST_RUNS=0.02 LAZYLLM_OWN_ATTENTION=1  # cuDNN's kernels are as little this project's as cuBLAS's
+  export LAZYLLM_TEST_RUNS=0.02 LLAMA_OWN_ATTENTION=1  # cuDNN's kernels are as little this project's as cuBLAS's
   for name in "${pending[@]}"; do
     read -r given tool test <<<"$name"
     name=$tool-$test
@@ -348,7 +348,7 @@ run_sanitizer() {
       *) failed=1; show_end "$name" ;;
     esac
   done
-  unset LAZYLLM_TEST_RUNS LAZYLLM_OWN_ATTENTION
+  unset LAZYLLM_TEST_RUNS LLAMA_OWN_ATTENTION
 }
 
 built() { [[ " ${programs[*]-} " == *" $1 "* ]]; }
@@ -424,7 +424,7 @@ run_ttft() {
     for schedule in $schedules; do command+=(--schedule "$schedule"); done
     # The program stops by itself, between two cases, before it is stopped.
     # shellcheck disable=SC2086  # several lengths
-    LAZYLLM_OWN_ATTENTION=1 measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
+    LLAMA_OWN_ATTENTION=1 measured "$name" 240 "${command[@]}" --prompt ${prompts//,/ } --dtype bf16 --generate 17 --repeats 5 \
       --seconds "$((left > 20 ? left - 15 : 5))" --json "$results/$name.json"
   done
 }

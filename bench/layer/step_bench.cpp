@@ -11,7 +11,7 @@
 namespace lazyllm::bench {
 namespace {
 
-using Storage = cpu::DenseStorage<Eigen::bfloat16>;
+using Storage = cpu::OwnStorage<Eigen::bfloat16>;
 using RequestState = Sequence<AuxCache<Storage>>;
 using Policy = std::function<Selection(const PrunePoint&)>;
 using Pruner = TokenPruner<Policy>;

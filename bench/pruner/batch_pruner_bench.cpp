@@ -10,7 +10,7 @@ namespace lazyllm::bench {
 namespace {
 
 using Pruner = TokenPruner<KeepAll>;
-using Request = PruneRequest<Pruner>;
+using Request = detail::PruneRequest<Pruner>;
 
 struct Block {
   void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> out) {
@@ -22,8 +22,8 @@ struct Block {
 
 struct Problem {
   Problem(Index sequences, Index tokens) : block{random_values<float>(sequences * tokens)} {
-    const std::vector<PlanBuilder::Extent> extents(static_cast<std::size_t>(sequences), {.new_tokens = tokens});
-    builder.start(extents);
+    const std::vector<DensePlan::Extent> extents(static_cast<std::size_t>(sequences), {.new_tokens = tokens});
+    dense.start(extents);
     for (Index s = 0; s < sequences; ++s) {
       requests.push_back({.pruner = &pruner,
                           .sequence = s,
@@ -33,7 +33,7 @@ struct Problem {
   }
 
   void prune() {
-    const LayerPlan plan = builder.layer(0, 2);
+    const LayerPlan plan = dense.layer(0, 2);
     batch.score(context, block, plan, std::span<const Request>(requests));
     batch.prune(context, plan, std::span<const Request>(requests), [](Index, Position) { return false; });
     benchmark::DoNotOptimize(batch.kept(0).data());
@@ -41,10 +41,10 @@ struct Problem {
 
   cpu::Context context;
   Block block;
-  PlanBuilder builder;
+  DensePlan dense;
   Pruner pruner{KeepAll(), {.pooling = 15}};
   std::vector<Request> requests;
-  BatchPruner<cpu::Context, Pruner> batch;
+  detail::BatchPruner<cpu::Context, Pruner> batch;
 };
 
 void prune(benchmark::State& state) {

@@ -36,10 +36,10 @@ def made(part, plan):
     return sections, plot.svg(figures.FIGURES[part](plan, results)) if part in figures.FIGURES else None
 
 
-def write(plan, machine, command):
-    """Tables and figures of all parts that have been measured. Returns why the others are left out."""
+def write(plan, machine, command, parts):
+    """Tables and figures of those parts that have been measured. Returns why the others are left out."""
     out, sections, pictures, left_out = plan.options.out, [], {}, []
-    for part in planning.PARTS:
+    for part in parts:
         try:
             texts, picture = made(part, plan)
         except reading.Missing as missing:
@@ -52,14 +52,14 @@ def write(plan, machine, command):
                 pictures[f"{plan.section}-{part}.svg"] = picture
     if not sections:
         raise ValueError(f"there are no results in {plan.folder}")
-    with contextlib.suppress(reading.Missing):
-        sections.insert(0, tables.bars(plan, reading.Results(plan, "table")))
+    if "table" in parts:
+        with contextlib.suppress(reading.Missing):
+            sections.insert(0, tables.bars(plan, reading.Results(plan, "table")))
     document = out / "benchmarks.md"
     text = document.read_text() if document.exists() else "# Benchmarks\n"
     context = "; ".join([machine, "commit " + ", ".join(measure.measured_at(plan)), time.strftime("%F", time.gmtime())])
     content = "\n\n".join([tables.code(command), context, *sections])
-    title = "Quality" if plan.section == "quality" else f"Quality of {plan.options.model.name}"
-    text = with_section(text, plan.section, title, content)
+    text = with_section(text, plan.section, plan.title, content)
     out.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         (out / name).write_text(picture)
@@ -71,7 +71,8 @@ def write(plan, machine, command):
 def options_of(arguments):
     p = argparse.ArgumentParser(prog="run.sh", description="Measures the quality of every method; see README.md.")
     p.add_argument("parts", nargs="*", metavar="PART",
-                   help=f"{', '.join(planning.PARTS)}: by default all; figures: no part, tables anew")
+                   help=f"{', '.join(planning.PARTS)}: by default all; figures: measures nothing, writes tables and "
+                        "figures anew, of the parts beside it or all")
     p.add_argument("--model", help="a Hugging Face folder, or a name of examples/models/models.txt (default: "
                                    "examples/models/tiny)")
     p.add_argument("--data", help="folder of JSONL (default: made questions; of a named model $LAZYLLM_TEST_DATA/longbench)")
@@ -92,8 +93,11 @@ def main(arguments):
     try:
         plan = planning.Plan(planning.settings(o.model, o.data, o.hours, o.chat, os.environ))
         plan.options.build.mkdir(parents=True, exist_ok=True)
-        measured = [part for part in o.parts or planning.PARTS if part != "figures" and (
-            o.parts or not plan.bounded or part != "dense")]
+        named = [part for part in planning.PARTS if part in o.parts]
+        only_written = "figures" in o.parts
+        measured = [] if only_written else named or [
+            part for part in planning.PARTS if not plan.bounded or part != "dense"]
+        parts = named if only_written and named else planning.PARTS
         for part in measured:
             plan.runs(part)  # so that what is wrong with the settings is found before the work
         if measured and plan.options.data is None:
@@ -108,7 +112,7 @@ def main(arguments):
         left_out = []
 
         def written():
-            left_out[:] = write(plan, machine, command)
+            left_out[:] = write(plan, machine, command, parts)
 
         measure.Measurement(plan, os.environ.get("COMMIT", "")).measure_parts(measured, written)
         if not measured:

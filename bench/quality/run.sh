@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [PART...] [--model NAME|FOLDER] [--data FOLDER] [--hours H] [--chat]: measures quality and speed of every method
 # and writes tables into docs/benchmarks.md and figures into docs/. Parts: dense, table, speed, sweep, location, usage (by
-# default all), and figures, which writes both from the results there are. What is finished is not run again.
+# default all); with figures both are written from the results there are, of the parts named or of all. What is finished
+# is not run again.
 # README.md says what is measured, and which variables set counts.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

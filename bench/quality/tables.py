@@ -312,8 +312,9 @@ def sweep(plan, results):
     runs = plan.sweep()
     collection = runs["dense"][0].collection
     commands = [command(runs[line][0], plan) for line in figures.LINES if runs[line]]
+    presets = "; that of our score has the presets" if plan.bounded else ""
     return ("### Speed against quality, as the paper's Figure 5\n\n"
-            f"{code(*commands)}\n\nThe first point of each line; the others differ in their keep shares. "
+            f"{code(*commands)}\n\nThe first point of each line; the others differ in their keep shares{presets}. "
             f"{counted(runs['dense'][0], results)}, prompts of {collection.name}; random drop is the mean of "
             f"{plural(plan.options.sweep_seeds, 'seed')}. The time of compression's own language model counts."
             f"\n\n![Score against TTFT speedup]({plan.section}-sweep.svg)")

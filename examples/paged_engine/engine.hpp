@@ -45,7 +45,11 @@ struct Request {
   std::vector<std::int32_t> pages = {};  // its page table, the same in every layer
   std::exception_ptr failure = {};
 
-  Index slot(Index position) const { return pages[position / page_size] * page_size + position % page_size; }
+  std::vector<Index> slots(lazyllm::Positions positions) const {  // rows of a layer's K and V
+    std::vector<Index> slots;
+    for (const Index p : positions) slots.push_back(pages[p / page_size] * page_size + p % page_size);
+    return slots;
+  }
 };
 // [request-end]
 using Batch = std::vector<Request*>;
@@ -61,8 +65,7 @@ struct Block {
     for (Index s = 0; s < plan.sequences(); ++s) {
       const lazyllm::SequencePlan part = plan.sequence(s);
       const Request& request = *(*batch)[s];
-      std::vector<Index> slots;
-      for (const Position position : part.keys) slots.push_back(request.slot(position));
+      const std::vector<Index> slots = request.slots(part.keys);
       for (Index i = 0; i < std::ssize(part.positions); ++i) {  // positions ascend: K/V of the rows before are there
         const auto visible = std::span(slots).first(part.key_limits[i]);  // its own is the last
         auto h = as_matrix(hidden).row(part.first_row + i);
@@ -90,7 +93,7 @@ struct Block {
 };
 
 struct Engine {
-  Engine(lazyllm::AnyPolicy policy, std::int32_t page_count) : pruner(std::move(policy)) {
+  Engine(lazyllm::AnyPolicy policy, Index page_count) : pruner(std::move(policy)) {
     for (std::int32_t page = 0; page < page_count; ++page) free_pages.push_back(page);
     const Matrix pages(page_count * page_size, hidden_size);
     for (const Weights& weights : model) layers.emplace_back(Block{&weights, &batch, &query, pages, pages});

@@ -49,10 +49,13 @@ struct Engine {
   Engine(const Engine&) = delete;
 
   const Floats& forward(std::span<const std::int32_t> tokens) {  // the whole prompt, then token by token
-    const auto rows = step.begin(context, sequence, pruner, std::ssize(tokens));
-    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[tokens[r] * dim], dim, rows.row(r));
+    embed(tokens, step.begin(context, sequence, pruner, std::ssize(tokens)));
     for (auto& layer : layers) layer.forward(context, step);
     return model.head(step.end().rows.row(0));
+  }
+
+  static void embed(std::span<const std::int32_t> tokens, lazyllm::RowsView<float> rows) {
+    for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[tokens[r] * dim], dim, rows.row(r));
   }
 
   Transformer model;

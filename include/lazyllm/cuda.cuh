@@ -12,9 +12,9 @@
 
 namespace lazyllm::cuda {
 
-/// Parked rows of one sequence; see `lazyllm::DenseStorage`.
+/// Parked rows of one sequence; see `lazyllm::OwnStorage`.
 template <class T>
-using DenseStorage = lazyllm::DenseStorage<Context, T>;
+using OwnStorage = lazyllm::OwnStorage<Context, T>;
 
 /// Parked rows of many sequences; see `lazyllm::PooledStorage`.
 template <class T>
@@ -23,10 +23,10 @@ using PooledStorage = lazyllm::PooledStorage<Context, T>;
 /// Parked rows of one sequence in pinned host memory, for contexts so long that the device's is scarce: rows are parked
 /// and revived over the bus.
 template <class T>
-using PinnedStorage = lazyllm::DenseStorage<Context, T, Context::PinnedBuffer<T>>;
+using PinnedStorage = lazyllm::OwnStorage<Context, T, Context::PinnedBuffer<T>>;
 
 /// A sequence on the device with hidden states of type T.
-template <class T, template <class> class Storage = DenseStorage>
+template <class T, template <class> class Storage = OwnStorage>
 using Sequence = lazyllm::Sequence<AuxCache<Storage<T>>>;
 
 }  // namespace lazyllm::cuda

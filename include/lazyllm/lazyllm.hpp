@@ -11,16 +11,16 @@
 
 namespace lazyllm::cpu {
 
-/// Parked rows of one sequence; see `lazyllm::DenseStorage`.
+/// Parked rows of one sequence; see `lazyllm::OwnStorage`.
 template <class T>
-using DenseStorage = lazyllm::DenseStorage<Context, T>;
+using OwnStorage = lazyllm::OwnStorage<Context, T>;
 
 /// Parked rows of many sequences; see `lazyllm::PooledStorage`.
 template <class T>
 using PooledStorage = lazyllm::PooledStorage<Context, T>;
 
 /// A sequence on the CPU with hidden states of type T.
-template <class T, template <class> class Storage = DenseStorage>
+template <class T, template <class> class Storage = OwnStorage>
 using Sequence = lazyllm::Sequence<AuxCache<Storage<T>>>;
 
 }  // namespace lazyllm::cpu

@@ -15,9 +15,9 @@
 
 using namespace lazyllm;
 
-#define LAZYLLM_STORAGES                                                                        \
-  cpu::DenseStorage<float>, cpu::DenseStorage<Eigen::bfloat16>, cpu::DenseStorage<Eigen::half>, \
-      cpu::PooledStorage<float>, cpu::PooledStorage<Eigen::bfloat16>, cpu::PooledStorage<Eigen::half>
+#define LAZYLLM_STORAGES                                                                                             \
+  cpu::OwnStorage<float>, cpu::OwnStorage<Eigen::bfloat16>, cpu::OwnStorage<Eigen::half>, cpu::PooledStorage<float>, \
+      cpu::PooledStorage<Eigen::bfloat16>, cpu::PooledStorage<Eigen::half>
 
 namespace {
 
@@ -113,9 +113,9 @@ struct Checked {
 
 }  // namespace
 
-static_assert(AuxStorage<cpu::DenseStorage<float>>);
+static_assert(AuxStorage<cpu::OwnStorage<float>>);
 static_assert(AuxStorage<cpu::PooledStorage<Eigen::bfloat16>>);
-static_assert(!std::is_copy_constructible_v<AuxCache<cpu::DenseStorage<float>>>);
+static_assert(!std::is_copy_constructible_v<AuxCache<cpu::OwnStorage<float>>>);
 static_assert(!std::is_copy_constructible_v<AuxCache<cpu::PooledStorage<float>>>);
 static_assert(std::is_nothrow_move_constructible_v<AuxCache<cpu::PooledStorage<float>>>);
 

@@ -162,11 +162,11 @@ TEST_CASE("pool: slots whose free list could not grow with the rows are not lost
 }
 
 TEST_CASE("storage: a width out of range is refused") {
-  CHECK_THROWS_WITH_AS(cpu::DenseStorage<float>(0), "lazyllm: Aux Cache: hidden_size 0 is out of range 1 to 536870911",
+  CHECK_THROWS_WITH_AS(cpu::OwnStorage<float>(0), "lazyllm: Aux Cache: hidden_size 0 is out of range 1 to 536870911",
                        invalid_argument);
   CHECK_THROWS_WITH_AS(cpu::PooledStorage<float>(Index{-3}),
                        "lazyllm: Aux Cache: hidden_size -3 is out of range 1 to 536870911", invalid_argument);
-  CHECK_THROWS_AS(cpu::DenseStorage<float>(Index{1} << 40), invalid_argument);
+  CHECK_THROWS_AS(cpu::OwnStorage<float>(Index{1} << 40), invalid_argument);
 }
 
 TEST_CASE("storage: a null pool is refused") {

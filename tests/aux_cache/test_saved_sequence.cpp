@@ -15,9 +15,9 @@
 
 using namespace lazyllm;
 
-#define LAZYLLM_STORAGES                                                                        \
-  cpu::DenseStorage<float>, cpu::DenseStorage<Eigen::bfloat16>, cpu::DenseStorage<Eigen::half>, \
-      cpu::PooledStorage<float>, cpu::PooledStorage<Eigen::bfloat16>, cpu::PooledStorage<Eigen::half>
+#define LAZYLLM_STORAGES                                                                                             \
+  cpu::OwnStorage<float>, cpu::OwnStorage<Eigen::bfloat16>, cpu::OwnStorage<Eigen::half>, cpu::PooledStorage<float>, \
+      cpu::PooledStorage<Eigen::bfloat16>, cpu::PooledStorage<Eigen::half>
 
 namespace {
 
@@ -93,7 +93,7 @@ Bytes with(Bytes bytes, std::size_t place, Number number) {
 }  // namespace
 
 TEST_CASE("saved sequence: the hidden size of an Aux Cache of its own comes from the bytes") {
-  using Storage = cpu::DenseStorage<float>;
+  using Storage = cpu::OwnStorage<float>;
   Saved<Storage> test(40);
   const Bytes bytes = test.save();
   const auto restored = Saved<Storage>::Sequence::restore(test.context, bytes);
@@ -148,7 +148,7 @@ TEST_CASE("saved sequence: restored into a shared pool beside another one") {
 }
 
 TEST_CASE("saved sequence: bytes that are cut off anywhere, or too many, are refused") {
-  Saved<cpu::DenseStorage<float>> test(9);
+  Saved<cpu::OwnStorage<float>> test(9);
   const Bytes bytes = test.save();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     CHECK(test.refused(std::span(bytes).first(size)).starts_with("lazyllm: Sequence::restore: "));
@@ -179,7 +179,7 @@ TEST_CASE("saved sequence: any bit turned over is refused") {
 }
 
 TEST_CASE("saved sequence: what does not fit is refused by value and range") {
-  Saved<cpu::DenseStorage<float>> test(9);
+  Saved<cpu::OwnStorage<float>> test(9);
   const Bytes bytes = test.save();
   const std::string where = "lazyllm: Sequence::restore: ";
   CHECK(test.refused(with(bytes, 0, std::uint32_t{7})) == where + "the bytes are not those of a saved sequence");
@@ -198,20 +198,20 @@ TEST_CASE("saved sequence: what does not fit is refused by value and range") {
   }
   CHECK(test.refused(with(bytes, 48, std::int64_t{-1})).find("-1 tokens is out of range 0 to") != std::string::npos);
   CHECK(test.refused(with(bytes, 64, std::int32_t{0})) == where + "depth 0 of position 0 is out of range 1 to 4");
-  Saved<cpu::DenseStorage<Eigen::bfloat16>> other(9);
+  Saved<cpu::OwnStorage<Eigen::bfloat16>> other(9);
   CHECK_THROWS_WITH_AS(
       cpu::Sequence<Eigen::half>::restore(other.context, other.save()),
       (where + "rows of 3 elements of type bfloat16 do not fit an Aux Cache of 3 elements of type half").c_str(),
       invalid_argument);
-  auto parked = AuxCache<cpu::DenseStorage<float>>(3);
+  auto parked = AuxCache<cpu::OwnStorage<float>>(3);
   parked.acquire(test.context, std::vector<Position>{4});
-  using Sequence = Saved<cpu::DenseStorage<float>>::Sequence;
+  using Sequence = Saved<cpu::OwnStorage<float>>::Sequence;
   CHECK_THROWS_WITH_AS(Sequence::restore(test.context, bytes, std::move(parked)),
                        "lazyllm: Sequence::restore: the Aux Cache holds 1 rows, it must be empty", invalid_argument);
 }
 
 TEST_CASE("saved sequence: a damaged number of layers asks for no memory") {
-  Saved<cpu::DenseStorage<float>> test(0);
+  Saved<cpu::OwnStorage<float>> test(0);
   CHECK(test.refused(with(test.save(), 24, std::int64_t{1} << 30)) ==
         "lazyllm: Sequence::restore: 1073741824 layers and 0 steps are out of range 1 to 65535 and from 0");
 }

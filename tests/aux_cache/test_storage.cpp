@@ -33,14 +33,14 @@ struct PinnedStorage : FakeStorage<-1> {
   PinnedStorage(const PinnedStorage&) = delete;
   PinnedStorage make_empty() const;
 };
-static_assert(AuxStorage<cpu::DenseStorage<float>> && AuxStorage<cpu::PooledStorage<Eigen::half>>);
+static_assert(AuxStorage<cpu::OwnStorage<float>> && AuxStorage<cpu::PooledStorage<Eigen::half>>);
 static_assert(AuxStorage<FakeStorage<-1>>);
 static_assert(!AuxStorage<FakeStorage<1>> && !AuxStorage<FakeStorage<2>> && !AuxStorage<FakeStorage<3>>);
 static_assert(!AuxStorage<FakeStorage<4>> && !AuxStorage<FakeStorage<5>> && !AuxStorage<FakeStorage<6>>);
 static_assert(!AuxStorage<StorageOfFloatSize> && !AuxStorage<PinnedStorage> && !AuxStorage<std::vector<float>>);
 static_assert(!AuxStorage<StorageOfNoBackend>);
 
-using Aux = AuxCache<cpu::DenseStorage<float>>;
+using Aux = AuxCache<cpu::OwnStorage<float>>;
 /// An Aux Cache of its own type, of which a member may be another one.
 struct OwnAux : Aux {
   OwnAux fork(cpu::Context&) const;
@@ -56,6 +56,6 @@ struct WithFloatSlots : OwnAux {
 struct WithForkOfAnotherType : Aux {};
 static_assert(ParksRows<Aux> && ParksRows<OwnAux>);
 static_assert(!ParksRows<WithoutLink> && !ParksRows<WithFloatSlots> && !ParksRows<WithForkOfAnotherType>);
-static_assert(!ParksRows<cpu::DenseStorage<float>> && !ParksRows<std::vector<float>>);
+static_assert(!ParksRows<cpu::OwnStorage<float>> && !ParksRows<std::vector<float>>);
 
 }  // namespace

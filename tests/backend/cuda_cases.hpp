@@ -16,7 +16,7 @@
 namespace lazyllm::test {
 
 static_assert(Backend<cuda::Context>);
-static_assert(AuxStorage<cuda::DenseStorage<float>> && AuxStorage<cuda::PooledStorage<__half>>);
+static_assert(AuxStorage<cuda::OwnStorage<float>> && AuxStorage<cuda::PooledStorage<__half>>);
 static_assert(AuxStorage<cuda::PinnedStorage<__nv_bfloat16>>);
 static_assert(std::is_nothrow_move_constructible_v<cuda::Sequence<__half>>);
 static_assert(!std::is_copy_constructible_v<cuda::detail::DeviceMemory> &&

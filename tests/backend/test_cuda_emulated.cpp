@@ -140,7 +140,7 @@ TEST_CASE("cuda: a batch is scored and selected in as many launches as one seque
 TEST_CASE("cuda: pinned rows are in pinned memory, and no others") {
   auto context = CudaMemory::make_context();
   cuda::PinnedStorage<float> pinned(4);
-  cuda::DenseStorage<float> dense(4);
+  cuda::OwnStorage<float> dense(4);
   pinned.reserve(context, 3);
   dense.reserve(context, 3);
   CHECK(emulation::is_pinned(pinned.rows().data));
@@ -162,7 +162,7 @@ TEST_CASE("cuda: rows stay on the stream that they began on") {
   CHECK(pool->slots_in_use() == 2);
   // A step that only revives takes no slots.
   CHECK_THROWS_AS(pool->acquire(other, {}), invalid_argument);
-  cuda::DenseStorage<float> dense(3);
+  cuda::OwnStorage<float> dense(3);
   dense.acquire(context, slots);
   CHECK_THROWS_AS(dense.acquire(other, {}), invalid_argument);
   CHECK_NOTHROW(dense.acquire(context, {}));

@@ -132,7 +132,7 @@ int main() {
   check(out_of_range([&] { (void)parse_schedule("1:nan"); }), "a schedule in text keeps NaN");
   check(out_of_range([&] { (void)recommended(12, no_number); }), "a speedup of NaN is recommended");
   check(out_of_range([&] { (void)parse_recommended("auto:nanx", 12); }), "a speedup of NaN in text is recommended");
-  Ranks ranks(0, 1, [](std::span<std::int64_t>, Join) {});
+  Ranks ranks(0, 1, [](std::span<std::int64_t>, ReduceOp) {});
   check(out_of_range([&] { ranks.set_share(no_number); }), "a rank's share is NaN");
   check(out_of_range([&] {
           const auto nan_share = [&](const PrunePoint&) { return Selection{Selection::Kind::top_p, 0, no_number}; };

@@ -62,8 +62,6 @@ const TinyShape shape{.layers = 6, .heads = 4, .kv_heads = 2, .head_dim = 8};
 const TinyModel model(shape, 7);
 
 struct Engine {
-  using value_type = float;
-
   Engine(Fault fault_, Index sequences, Index tokens) : fault(fault_), caches(at(sequences)) {
     for (Cache& cache : caches) {
       cache.keys.assign(at(shape.layers), Vector(at(tokens * shape.kv_width())));
@@ -71,21 +69,16 @@ struct Engine {
     }
   }
 
-  Index hidden_size() const { return shape.hidden_size(); }
   void embed(cpu::Context&, std::span<const std::int32_t> tokens, Positions, RowsView<float> rows) const {
     for (Index i = 0; i < rows.rows; ++i) model.embed(tokens[at(i)], rows.row(i));
   }
-  Vector logits(cpu::Context&, RowsView<float> rows) const {
-    Vector all;
-    for (Index i = 0; i < rows.rows; ++i) std::ranges::copy(model.logits(rows.row(i)), std::back_inserter(all));
-    return all;
-  }
+  Vector logits(cpu::Context&, RowsView<float> row) const { return model.logits(row.data); }
   Vector dense(cpu::Context& context, std::span<const std::int32_t> tokens) {
     fault = Fault::none;
     Vector rows(tokens.size() * at(shape.hidden_size()));
     const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.hidden_size());
     embed(context, tokens, {}, hidden);
-    PlanBuilder plan;
+    DensePlan plan;
     plan.start(0, std::ssize(tokens));
     for (Index layer = 0; layer < shape.layers; ++layer) {
       Block{this, layer}.attend(context, plan.layer(layer, shape.layers), hidden);
@@ -100,6 +93,7 @@ struct Engine {
     }
   }
 
+  const Index hidden_size = shape.hidden_size();
   Fault fault;
   std::vector<Cache> caches;
   Vector query_rows;
@@ -214,36 +208,33 @@ void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const Scor
 struct Plain : Engine {
   Plain(Fault fault_, Index sequences, Index tokens) : Engine(fault_, sequences, tokens) {
     for (Index layer = 0; layer < shape.layers; ++layer) {
-      all.emplace_back(Block{this, layer}, TinyFeedForward<float>{&model, layer});
+      layers.emplace_back(Block{this, layer}, TinyFeedForward<float>{&model, layer});
     }
   }
-  auto& layers() { return all; }
   Vector probabilities(cpu::Context&, const LayerPlan& plan, Index sequence, Index row) {
     return probabilities_of(*this, plan, sequence, row);
   }
-  std::vector<LazyDecoderLayer<Block, TinyFeedForward<float>>> all;
+  std::vector<LazyDecoderLayer<Block, TinyFeedForward<float>>> layers;
 };
 
 /// With two ways to be scored, which are compared with each other.
 struct Scoring : Engine {
   Scoring(Fault fault_, Index sequences, Index tokens) : Engine(fault_, sequences, tokens) {
     for (Index layer = 0; layer < shape.layers; ++layer) {
-      all.emplace_back(ScoringBlock{{this, layer}}, TinyFeedForward<float>{&model, layer});
+      layers.emplace_back(ScoringBlock{{this, layer}}, TinyFeedForward<float>{&model, layer});
     }
   }
-  auto& layers() { return all; }
-  std::vector<LazyDecoderLayer<ScoringBlock, TinyFeedForward<float>>> all;
+  std::vector<LazyDecoderLayer<ScoringBlock, TinyFeedForward<float>>> layers;
 };
 
 /// With one way, and nothing to compare it with.
 struct Silent : Engine {
   Silent(Fault fault_, Index sequences, Index tokens) : Engine(fault_, sequences, tokens) {
     for (Index layer = 0; layer < shape.layers; ++layer) {
-      all.emplace_back(Block{this, layer}, TinyFeedForward<float>{&model, layer});
+      layers.emplace_back(Block{this, layer}, TinyFeedForward<float>{&model, layer});
     }
   }
-  auto& layers() { return all; }
-  std::vector<LazyDecoderLayer<Block, TinyFeedForward<float>>> all;
+  std::vector<LazyDecoderLayer<Block, TinyFeedForward<float>>> layers;
 };
 
 template <class State>

@@ -6,14 +6,14 @@
 
 #include "examples/contiguous_engine/engine.hpp"
 #include "examples/custom_policy/policy.hpp"
+#include "support/prompt.hpp"
 
 using namespace contiguous;
 
 TEST_CASE("the user's own policy and score decide what is kept") {
   std::vector<std::uint8_t> punctuation(100, 0);
   for (const int position : {20, 21, 50, 77}) punctuation[position] = 1;
-  std::vector<std::int32_t> prompt(100);
-  for (std::int32_t i = 0; i < 100; ++i) prompt[i] = i * i % vocabulary;
+  const auto prompt = lazyllm::test::prompt_of(100);
   Engine engine(lazyllm::KeepAll(), 100);
   const custom::Pruner pruner(custom::KeepPunctuation{&punctuation});
   lazyllm::cpu::Sequence<float> sequence(layer_count, hidden_size);

@@ -12,16 +12,11 @@
 #include "examples/contiguous_engine/engine.hpp"
 #include "examples/paged_engine/engine.hpp"
 #include "examples/token_by_token_engine/engine.hpp"
+#include "support/prompt.hpp"
 
-using lazyllm::Index;
+using lazyllm::Index, lazyllm::test::prompt_of;
 
 namespace {
-
-std::vector<std::int32_t> prompt_of(std::int32_t length) {
-  std::vector<std::int32_t> prompt(length);
-  for (std::int32_t i = 0; i < length; ++i) prompt[i] = i * i % 150;
-  return prompt;
-}
 
 const lazyllm::KeepRatio half_twice({{2, 0.5}, {4, 0.5}});
 
@@ -108,8 +103,8 @@ class Communicator {
 /// One rank of an engine that splits the heads and has a communicator of its own.
 struct Rank {
   Rank(Communicator& communicator, Index rank)
-      : ranks(rank, communicator.size(), [&communicator, rank](std::span<std::int64_t> values, lazyllm::Join join) {
-          communicator.all_reduce(rank, values, join == lazyllm::Join::sum);
+      : ranks(rank, communicator.size(), [&communicator, rank](std::span<std::int64_t> values, lazyllm::ReduceOp op) {
+          communicator.all_reduce(rank, values, op == lazyllm::ReduceOp::sum);
         }) {}
 
   lazyllm::Ranks ranks;  // as many heads here as on the others, or ranks.set_share(own heads / all heads)
@@ -143,8 +138,7 @@ std::vector<lazyllm::Depth> depths_of(const std::vector<std::int32_t>& prompt, I
   lazyllm::cpu::Context context;
   lazyllm::cpu::Sequence<float> sequence(layer_count, dim);
   lazyllm::Step<decltype(sequence), Pruner> step;
-  const auto rows = step.begin(context, sequence, pruner, std::ssize(prompt));
-  for (Index r = 0; r < rows.rows; ++r) std::copy_n(&embedding[prompt[r] * dim], dim, rows.row(r));
+  Engine::embed(prompt, step.begin(context, sequence, pruner, std::ssize(prompt)));
   for (Index layer = 0; layer < layer_count; ++layer) {
     const AttentionBlock all{&model, layer};
     const FeedForwardBlock feed_forward{&model, layer};

@@ -2,58 +2,34 @@
 #include <lazyllm/check.hpp>
 
 #include "examples/paged_engine/engine.hpp"
+#include "support/prompt.hpp"
 
 using namespace paged;
+using lazyllm::test::prompt_of;
 
 namespace {
 
 struct CheckedEngine : Engine {
-  using value_type = float;
+  static constexpr Index hidden_size = paged::hidden_size;
 
-  CheckedEngine(Index sequences, Index tokens)
-      : Engine(lazyllm::KeepAll(), static_cast<std::int32_t>(sequences * (tokens / page_size + 1))) {
+  CheckedEngine(Index sequences, Index tokens) : Engine(lazyllm::KeepAll(), sequences * (tokens / page_size + 1)) {
     for (Index s = 0; s < sequences; ++s) requests.push_back(request({}));
-    for (Request& request : requests) {
-      take_pages(request, tokens);
-      batch.push_back(&request);
-    }
+    for (Request& request : requests) take_pages(*batch.emplace_back(&request), tokens);
   }
-  Index hidden_size() const { return paged::hidden_size; }
-  auto& layers() { return Engine::layers; }
-  void embed(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens, lazyllm::Positions,
-             lazyllm::RowsView<float> rows) {
-    as_matrix(rows) = embedding(tokens, Eigen::all);
-  }
-  std::vector<float> logits(lazyllm::cpu::Context&, lazyllm::RowsView<float> rows) {
-    std::vector<float> all;
-    for (Index r = 0; r < rows.rows; ++r) {
-      const Row row = paged::logits(as_matrix(rows).row(r));
-      all.insert(all.end(), row.begin(), row.end());
-    }
-    return all;
-  }
-  void poison(lazyllm::cpu::Context&, Index layer, Index sequence, Position position) {
-    Block& block = layers()[layer].attention();
-    const Index slot = requests[sequence].slot(position);
+  void embed(auto&, auto tokens, auto, auto rows) { as_matrix(rows) = embedding(tokens, Eigen::all); }
+  Row logits(auto&, auto row) { return paged::logits(as_matrix(row)); }
+  void poison(auto&, Index layer, Index sequence, Position position) {
+    auto& block = layers[layer].attention();
+    const auto slot = requests[sequence].slots({&position, 1}).front();
     for (Matrix* pages : {&block.key_pages, &block.value_pages}) pages->row(slot).setConstant(NAN);
   }
-  std::vector<float> probabilities(lazyllm::cpu::Context&, const LayerPlan& plan, Index sequence, Index row) {
-    std::vector<Index> visible;
-    for (const Position position : plan.sequence(sequence).keys.first(plan.key_limits()[row])) {
-      visible.push_back(requests[sequence].slot(position));
-    }
-    const Row p = layers()[plan.layer()].attention().probabilities(row, visible);
-    return {p.begin(), p.end()};
+  Row probabilities(auto&, const LayerPlan& plan, Index sequence, Index row) {
+    const auto visible = plan.sequence(sequence).keys.first(plan.key_limits()[row]);
+    return layers[plan.layer()].attention().probabilities(row, requests[sequence].slots(visible));
   }
 
   std::vector<Request> requests;
 };
-
-std::vector<std::int32_t> prompt_of(std::int32_t length) {
-  std::vector<std::int32_t> prompt(length);
-  for (std::int32_t i = 0; i < length; ++i) prompt[i] = i * i % vocabulary;
-  return prompt;
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lazyllm/engine/dense_plan.hpp"
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/engine/plan_builder.hpp"
 
@@ -32,7 +33,7 @@ List expected_limits(const List& rows, const List& keys) {
   return limits;
 }
 
-void append(PlanBuilder& builder, const List& rows, const List& keys, Index tokens, Index outputs = 1) {
+void append(detail::PlanBuilder& builder, const List& rows, const List& keys, Index tokens, Index outputs = 1) {
   for (const Position row : rows) builder.append_row(row);
   builder.append_keys(keys);
   builder.finish_sequence(tokens, outputs);
@@ -42,7 +43,7 @@ void append(PlanBuilder& builder, const List& rows, const List& keys, Index toke
 
 TEST_CASE("plan: the three masks of one sequence") {
   const auto plan_mask = [](const List& rows, const List& keys) {
-    PlanBuilder builder;
+    detail::PlanBuilder builder;
     builder.clear();
     append(builder, rows, keys, 10);
     return builder.layer(0, 2).sequence(0).mask;
@@ -54,7 +55,7 @@ TEST_CASE("plan: the three masks of one sequence") {
 }
 
 TEST_CASE("plan: the mask of a batch is its least special one") {
-  PlanBuilder builder;
+  detail::PlanBuilder builder;
   builder.clear();
   append(builder, {0, 1}, {0, 1}, 2);
   CHECK(builder.layer(0, 2).mask() == Mask::causal);
@@ -73,18 +74,18 @@ TEST_CASE("positions: is_prefix says whether they are 0, 1, ...") {
 }
 
 TEST_CASE("plan: only the last layer needs the output rows only") {
-  PlanBuilder builder;
-  builder.start(std::vector<PlanBuilder::Extent>{{0, 3}});
-  CHECK_FALSE(builder.layer(0, 2).outputs_only());
-  CHECK(builder.layer(1, 2).outputs_only());
-  CHECK(builder.layer(1, 2).layer() == 1);
-  CHECK(builder.layer(1, 2).layers() == 2);
+  DensePlan dense;
+  dense.start(std::vector<DensePlan::Extent>{{0, 3}});
+  CHECK_FALSE(dense.layer(0, 2).outputs_only());
+  CHECK(dense.layer(1, 2).outputs_only());
+  CHECK(dense.layer(1, 2).layer() == 1);
+  CHECK(dense.layer(1, 2).layers() == 2);
 }
 
 TEST_CASE("plan: random ragged batches against the definitions, with one set of builder used again") {
   std::mt19937 random(1);
-  PlanBuilder builder;
-  PlanBuilder other;
+  detail::PlanBuilder builder;
+  detail::PlanBuilder other;
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);
     const auto sequences = std::uniform_int_distribution<std::size_t>(1, 4)(random);
@@ -109,7 +110,7 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
       append(builder, rows[s], keys[s], tokens[s], outputs[s]);
     }
     if (round % 2 == 1) std::swap(builder, other);
-    const PlanBuilder& filled = round % 2 == 1 ? other : builder;
+    const detail::PlanBuilder& filled = round % 2 == 1 ? other : builder;
     const LayerPlan plan = filled.layer(1, 3);
 
     REQUIRE(plan.sequences() == std::ssize(rows));
@@ -144,11 +145,11 @@ TEST_CASE("plan: random ragged batches against the definitions, with one set of 
 }
 
 TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all tokens as keys") {
-  PlanBuilder builder;
-  const std::vector<PlanBuilder::Extent> extents{{0, 3}, {4, 1}, {2, 2, 2}};
+  DensePlan dense;
+  const std::vector<DensePlan::Extent> extents{{0, 3}, {4, 1}, {2, 2, 2}};
   for (int again = 0; again < 2; ++again) {  // a second start must not see the first one's lists
-    builder.start(extents);
-    const LayerPlan plan = builder.layer(0, 1);
+    dense.start(extents);
+    const LayerPlan plan = dense.layer(0, 1);
     REQUIRE(plan.sequences() == 3);
     CHECK(list(plan.positions()) == List{0, 1, 2, 4, 2, 3});
     CHECK(list(plan.keys()) == List{0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 3});
@@ -164,9 +165,9 @@ TEST_CASE("plan: the dense plan of layer 0 has the new tokens as rows and all to
 }
 
 TEST_CASE("plan: the dense plan of one sequence is that of a batch of one") {
-  PlanBuilder builder;
-  builder.start(4, 2);
-  const LayerPlan plan = builder.layer(0, 1, true);
+  DensePlan dense;
+  dense.start(4, 2);
+  const LayerPlan plan = dense.layer(0, 1, true);
   CHECK(plan.sequences() == 1);
   CHECK(list(plan.positions()) == List{4, 5});
   CHECK(list(plan.keys()) == List{0, 1, 2, 3, 4, 5});

@@ -2,7 +2,16 @@
 #include <span>
 #include <vector>
 
+#ifdef MISTAKE_KEYS_OF_ANOTHER_SIZE
+#define THRUST_DEVICE_SYSTEM THRUST_DEVICE_SYSTEM_CPP
+#include "support/cuda_emulation.hpp"
+// This one is a mistake on CUDA alone.
+#include "lazyllm/cuda.cuh"
+namespace backend = lazyllm::cuda;
+#else
 #include "lazyllm/lazyllm.hpp"
+namespace backend = lazyllm::cpu;
+#endif
 
 /// Typical mistakes of a new engine. None compiles; a test chooses one of them by its macro and reads the error.
 using namespace lazyllm;
@@ -11,6 +20,8 @@ using namespace lazyllm;
 struct Keys {
 #ifdef MISTAKE_KEYS_OF_INTEGERS
   using value_type = std::uint16_t;
+#elif defined(MISTAKE_KEYS_OF_ANOTHER_SIZE)
+  using value_type = Float16;
 #else
   using value_type = float;
 #endif
@@ -32,9 +43,9 @@ struct Keys {
 
 struct AttentionBlock {
 #ifdef MISTAKE_ATTEND_WITHOUT_PLAN
-  void attend(cpu::Context&, RowsView<float>) {}
+  void attend(backend::Context&, RowsView<float>) {}
 #else
-  void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
+  void attend(backend::Context&, const LayerPlan&, RowsView<float>) {}
 #endif
 
 #ifdef MISTAKE_QUERIES_AS_SPAN
@@ -52,9 +63,9 @@ struct AttentionBlock {
 
 struct FeedForwardBlock {
 #ifdef MISTAKE_FEEDFORWARD
-  void feedforward(cpu::Context&, RowsView<float>) {}
+  void feedforward(backend::Context&, RowsView<float>) {}
 #else
-  void feed_forward(cpu::Context&, RowsView<float>) {}
+  void feed_forward(backend::Context&, RowsView<float>) {}
 #endif
 };
 
@@ -67,7 +78,7 @@ struct Score {
 using Score = AttentionScore;
 #endif
 
-void run(cpu::Context& context) {
+void run(backend::Context& context) {
 #ifdef MISTAKE_POLICY_GIVES_A_NUMBER
   const TokenPruner pruner([](const PrunePoint& point) { return point.active_tokens / 2; }, Score());
 #else
@@ -75,9 +86,9 @@ void run(cpu::Context& context) {
 #endif
   using Pruner = std::remove_const_t<decltype(pruner)>;
 #ifdef MISTAKE_HIDDEN_OF_INTEGERS
-  using Sequence = cpu::Sequence<std::uint16_t>;
+  using Sequence = backend::Sequence<std::uint16_t>;
 #else
-  using Sequence = cpu::Sequence<float>;
+  using Sequence = backend::Sequence<float>;
 #endif
   Sequence sequence(2, 8);
   Step<Sequence, Pruner> step;

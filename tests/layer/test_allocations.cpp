@@ -207,8 +207,8 @@ TEST_CASE("allocations: the counter counts") {
 #endif
 }
 
-TEST_CASE("allocations: none in a step after a similar run or reserve, dense storage") {
-  allocates_nothing<cpu::DenseStorage<float>>();
+TEST_CASE("allocations: none in a step after a similar run or reserve, own storage") {
+  allocates_nothing<cpu::OwnStorage<float>>();
 }
 
 TEST_CASE("allocations: none in a step after a similar run or reserve, pooled storage") {
@@ -216,7 +216,7 @@ TEST_CASE("allocations: none in a step after a similar run or reserve, pooled st
 }
 
 TEST_CASE("allocations: none in chunks of a prompt; a prompt that waits at a deeper layer keeps its list of keys") {
-  using TheHost = Host<cpu::DenseStorage<float>, ScriptedAttention>;
+  using TheHost = Host<cpu::OwnStorage<float>, ScriptedAttention>;
   const TheHost::Pruner pruner{KeepRatio(Schedule{{1, 0.8}, {2, 0.8}})};
   const auto count = [&](Index max_rows) {
     TheHost host;
@@ -308,7 +308,7 @@ TEST_CASE("allocations: each that fails leaves the sequences as they were, and n
     int failures = 0;
     for (std::size_t step = 0; step < 4; ++step) {
       CAPTURE(step);
-      failures += fail_allocations<cpu::DenseStorage<float>>(score, step);
+      failures += fail_allocations<cpu::OwnStorage<float>>(score, step);
       failures += fail_allocations<cpu::PooledStorage<float>>(score, step);
     }
     CHECK(failures > 100);

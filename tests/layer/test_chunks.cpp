@@ -55,6 +55,11 @@ const std::vector<Case> cases{
     {"pooled", KeepRatio(schedule), {.pooling = 5}},
     {"all options", KeepTopP(Schedule{{2, 0.8}, {3, 0.8}}), {Reduce::max, 3, Reduce::max, true, 3}},
     {"budget of revivals", ReviveAtMost<AnyPolicy>{KeepRatio(schedule), 2}},
+    // Prunes the first two turns of the tests below, and not the longest prompt that there can be.
+    {"below 20 tokens",
+     [](const PrunePoint& point) { return point.tokens < 20 ? KeepRatio(schedule)(point) : Selection{}; }},
+    {"decode only",
+     [](const PrunePoint& point) { return point.new_tokens == 1 ? KeepRatio(schedule)(point) : Selection{}; }},
     // Asked with the tokens of the whole prompt, not of a chunk.
     {"depends on the prompt", [](const PrunePoint& point) {
        if (point.layers_run != 2) return Selection{};
@@ -148,6 +153,27 @@ TEST_CASE("row budget: no layer runs more rows of the prompt than it allows") {
   }
 }
 
+TEST_CASE("row budget: it holds where a chunk has waited although its prompt is not pruned there in the end") {
+  ScriptedEngine<> engine(5);
+  const ScriptedEngine<>::Pruner pruner([](const PrunePoint& point) {
+    return point.tokens < 20 ? KeepRatio(Schedule{{2, 0.5}})(point) : Selection{};
+  });
+  ScriptedEngine<>::Sequence sequence = engine.sequence();
+  ScriptedEngine<>::Entry entry{
+      .sequence = &sequence, .pruner = &pruner, .new_tokens = 15, .more = true, .max_rows = 6};
+  Index computed = 0;
+  for (int steps = 0; steps == 0 || (sequence.unfinished() && steps < 20); ++steps) {
+    engine.run({entry});
+    for (const LayerStats& layer : engine.step.stats().layers) CHECK(layer.computed <= 6);
+    computed += engine.step.stats().computed();
+    entry.new_tokens = steps == 0 ? 12 : 0;
+    entry.more = false;
+  }
+  CHECK_FALSE(sequence.unfinished());
+  CHECK(computed == 27 * 5);
+  CHECK(engine.script->rows_right);
+}
+
 TEST_CASE("chunks: rows run up to the first layer that may prune, are not ranked, and give no output") {
   ScriptedEngine<> engine(5);
   const ScriptedEngine<>::Pruner pruner(MinTokens<AnyPolicy>{KeepRatio(Schedule{{2, 0.5}}), 8});
@@ -168,6 +194,39 @@ TEST_CASE("chunks: rows run up to the first layer that may prune, are not ranked
   engine.run({entry});
   CHECK(std::vector<Depth>(other.depths().begin(), other.depths().end()) == std::vector<Depth>{5, 5, 5, 5, 5, 0});
   CHECK(other.unfinished());
+}
+
+TEST_CASE("chunks: a policy that prunes neither the shortest nor the longest prompt fails where chunks have gone on") {
+  Engine engine;
+  const Engine::Pruner between([](const PrunePoint& point) {
+    return point.tokens >= 10 && point.tokens < 20 ? KeepRatio(schedule)(point) : Selection{};
+  });
+  const std::vector<Index> prompt = some_tokens(6, 14);
+  const std::vector<Index> chunk(prompt.begin(), prompt.begin() + 6), rest(prompt.begin() + 6, prompt.end());
+  Engine::Request request = engine.request();
+  engine.run({{.request = &request, .pruner = &between, .tokens = chunk, .more = true}});
+  CHECK_THROWS_WITH_AS(
+      engine.run({{&request, &between, rest}}),
+      "lazyllm: policy: it prunes after 1 layers a prompt of 14 tokens, of which a chunk has gone "
+      "through 5 layers: where it keeps all of short and long prompts, it must not prune those between",
+      invalid_argument);
+  CHECK(request.sequence.length() == 6);  // as it was before the step that failed
+  CHECK(request.sequence.unfinished());
+
+  Whole whole(engine, between);
+  whole.turn(prompt);
+  for (const Index first : {Index{10}, Index{13}}) {  // so the shortest prompt is pruned
+    CAPTURE(first);
+    Engine::Request other = engine.request();
+    CHECK(engine.run_cut({&other, &between, prompt}, first) == whole.results.front());
+  }
+  for (const Index rows : {Index{1}, Index{5}}) {  // how long the prompt is, is known from its first row on
+    CAPTURE(rows);
+    Engine::Request other = engine.request();
+    CHECK(engine.run_cut({.request = &other, .pruner = &between, .tokens = prompt, .max_rows = rows}, 14) ==
+          whole.results.front());
+    check_equal(other, whole.request);
+  }
 }
 
 TEST_CASE("chunks: a batch mixes decode steps, chunks and ends of prompts, and each is as alone") {

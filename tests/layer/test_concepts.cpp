@@ -13,7 +13,7 @@ namespace {
 
 struct Empty {};
 using OwnScores = PlainlyScored<float, CpuMemory<>>;
-using Sequence = lazyllm::Sequence<AuxCache<cpu::DenseStorage<float>>>;
+using Sequence = lazyllm::Sequence<AuxCache<cpu::OwnStorage<float>>>;
 using FloatStep = Step<Sequence, TokenPruner<KeepAll>>;
 template <class Layer>
 concept Forwards = requires(Layer& layer, cpu::Context& context, FloatStep& step) {

@@ -117,16 +117,16 @@ TEST_CASE("layer: the policy is asked after each layer but the last, with the fa
   }
 }
 
-TEST_CASE("layer: the policy is told how many decode steps came after the last prompt") {
+TEST_CASE("layer: the policy is told how many tokens decode steps brought after the last prompt") {
   Engine engine(2);
   Engine::Sequence sequence = engine.sequence();
   Index told = -1;
   const Engine::Pruner pruner([&told](const PrunePoint& point) {
-    told = point.decode_steps;
+    told = point.decoded_tokens;
     return Selection{};
   });
-  const auto in_step_of = [&](Index new_tokens, bool more = false) {
-    engine.run({{.sequence = &sequence, .pruner = &pruner, .new_tokens = new_tokens, .more = more}});
+  const auto in_step_of = [&](Index new_tokens, bool more = false, Index outputs = 1) {
+    engine.run({{&sequence, &pruner, new_tokens, more, outputs}});
     return told;
   };
   CHECK(in_step_of(4) == 0);
@@ -145,6 +145,10 @@ TEST_CASE("layer: the policy is told how many decode steps came after the last p
   Engine::Sequence fork = sequence.fork(engine.context);
   CHECK(fork.prompt_end() == sequence.prompt_end());
   sequence.append_computed(2);
+  CHECK(in_step_of(1) == 0);
+  CHECK(in_step_of(3, false, 3) == 1);  // drafted tokens
+  CHECK(in_step_of(1) == 4);
+  CHECK(in_step_of(3, false, 2) == 5);  // a prompt
   CHECK(in_step_of(1) == 0);
 }
 

@@ -67,6 +67,27 @@ TEST_CASE("outputs: they survive pruning, and are in the active set of every lay
   }
 }
 
+TEST_CASE("outputs: drafted tokens have the logits of decode steps where no token is revived") {
+  const KeepRatio half(Schedule{{1, 0.5}, {3, 0.5}});
+  for (const AnyPolicy& policy :
+       {AnyPolicy(KeepComputed<AnyPolicy>{half, 0}), AnyPolicy(StaticPruning(Schedule{{1, 0.5}, {3, 0.5}}))}) {
+    Engine engine;
+    const Engine::Pruner pruner{policy};
+    Engine::Request together = engine.request(), singly = engine.request();
+    engine.run({{.request = &together, .pruner = &pruner, .tokens = prompt}});
+    engine.run({{.request = &singly, .pruner = &pruner, .tokens = prompt}});
+    const auto drafts =
+        engine.run({{.request = &together, .pruner = &pruner, .tokens = turn, .outputs = std::ssize(turn)}}).front();
+    for (std::size_t i = 0; i < turn.size(); ++i) {
+      CAPTURE(i);
+      const auto decoded = engine.run({{.request = &singly, .pruner = &pruner, .tokens = {turn[i]}}}).front();
+      CHECK(decoded.logits.front() == drafts.logits[i]);
+    }
+    CHECK(together.depths() == singly.depths());
+    CHECK(together.sequence.prompt_end() == std::ssize(prompt));
+  }
+}
+
 TEST_CASE("outputs: none leave the work and the kept set of one, and no row") {
   Engine engine;
   const Engine::Pruner pruner{KeepRatio(Schedule{{1, 0.5}, {3, 0.5}})};

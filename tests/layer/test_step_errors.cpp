@@ -255,7 +255,7 @@ TEST_CASE("step: options out of range are refused with entry, value and range") 
   CHECK(with(4, false, 5, unlimited) == where + "5 outputs, out of range 0 to 4");
   CHECK(with(0, false, 1, unlimited) == where + "0 new tokens, out of range 1 to 2147483641");
   CHECK(with(0, true, 1, unlimited) == where + "0 new tokens, out of range 1 to 2147483641");
-  const std::string tail = ": the tokens that score or come back run together";
+  const std::string tail = ": the tokens that score or are outputs run together";
   CHECK(with(4, false, 1, 0) == where + "max_rows 0, out of range, at least 1" + tail);
   CHECK(with(4, false, 1, -7) == where + "max_rows -7, out of range, at least 1" + tail);
   CHECK(with(4, false, 3, 2) == where + "max_rows 2, out of range, at least 3" + tail);

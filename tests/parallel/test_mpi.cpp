@@ -21,8 +21,8 @@ TEST_CASE("MPI: ranks are those of the communicator, and sums and maxima are exa
   CHECK(ranks.count() == count);
   constexpr std::int64_t large = std::int64_t{1} << 58;
   const auto own = [&](std::span<std::int64_t> values) { values[0] = large + ranks.rank(); };
-  CHECK(ranks.join(1, Join::sum, own)[0] == count * large + count * (count - 1) / 2);
-  CHECK(ranks.join(1, Join::max, own)[0] == large + count - 1);
+  CHECK(ranks.all_reduce(1, ReduceOp::sum, own)[0] == count * large + count * (count - 1) / 2);
+  CHECK(ranks.all_reduce(1, ReduceOp::max, own)[0] == large + count - 1);
 }
 
 TEST_CASE("MPI: the processes keep the tokens that one process keeps") {

@@ -80,9 +80,9 @@ TEST_CASE("NCCL: numbers go through the device") {
   const Stream stream;
   const Ranks::AllReduce all_reduce = nccl_all_reduce(nullptr, stream);
   std::vector<std::int64_t> values = {-7, 1, 9};
-  all_reduce(values, Join::sum);
+  all_reduce(values, ReduceOp::sum);
   CHECK(values == std::vector<std::int64_t>{-2, 6, 14});
-  all_reduce(values, Join::max);
+  all_reduce(values, ReduceOp::max);
   CHECK(values == std::vector<std::int64_t>{5, 6, 14});
   CHECK(played.aborted == 0);
 }
@@ -98,7 +98,7 @@ TEST_CASE("NCCL: an error, or no answer, ends the wait and the communicator") {
   const Stream stream;
   std::int64_t value = 1;
   const auto run = [&](std::chrono::milliseconds patience) {
-    nccl_all_reduce(nullptr, stream, patience)(std::span(&value, 1), Join::sum);
+    nccl_all_reduce(nullptr, stream, patience)(std::span(&value, 1), ReduceOp::sum);
   };
   played = {.state = ncclRemoteError};
   CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), "lazyllm: ncclAllReduce: a peer is gone", rank_error);

@@ -14,7 +14,7 @@
 using namespace lazyllm;
 using namespace lazyllm::test;
 
-TEST_CASE("ranks: numbers are joined over all ranks") {
+TEST_CASE("ranks: numbers are reduced over all ranks") {
   ThreadRanks threads(3);
   threads.run([&](Index rank) {
     Ranks ranks(rank, 3, threads.all_reduce(rank));
@@ -23,9 +23,9 @@ TEST_CASE("ranks: numbers are joined over all ranks") {
       values[1] = rank == 1 ? 7 : 0;
     };
     for (int again = 0; again < 3; ++again) {
-      const auto sums = ranks.join(2, Join::sum, own);
+      const auto sums = ranks.all_reduce(2, ReduceOp::sum, own);
       CHECK(std::vector(sums.begin(), sums.end()) == std::vector<std::int64_t>{6, 7});
-      const auto highest = ranks.join(2, Join::max, own);
+      const auto highest = ranks.all_reduce(2, ReduceOp::max, own);
       CHECK(std::vector(highest.begin(), highest.end()) == std::vector<std::int64_t>{3, 7});
     }
   });
@@ -60,7 +60,7 @@ TEST_CASE("ranks: what one rank throws is thrown on all, and they go on") {
 }
 
 TEST_CASE("ranks: arguments out of range are refused") {
-  const Ranks::AllReduce nothing = [](std::span<std::int64_t>, Join) {};
+  const Ranks::AllReduce nothing = [](std::span<std::int64_t>, ReduceOp) {};
   CHECK_THROWS_WITH_AS(Ranks(2, 2, nothing), "lazyllm: Ranks: rank 2 is out of range 0 to 1", invalid_argument);
   CHECK_THROWS_WITH_AS(Ranks(0, 0, nothing), "lazyllm: Ranks: count 0 is out of range, at least 1", invalid_argument);
   CHECK_THROWS_AS(Ranks(0, 1, nullptr), invalid_argument);

@@ -68,9 +68,9 @@ TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
   CHECK(selection.max_revived == 7);
   CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 1)).max_revived == 5);
   PrunePoint point = at(40, 1);
-  for (const Index decode_steps : {0, 1, 2, 9}) {
-    point.decode_steps = decode_steps;
-    CHECK(KeepComputed{half, 7, 20}(point).max_revived == (decode_steps == 0 ? 20 : 7));
+  for (const Index decoded_tokens : {0, 1, 2, 9}) {
+    point.decoded_tokens = decoded_tokens;
+    CHECK(KeepComputed{half, 7, 20}(point).max_revived == (decoded_tokens == 0 ? 20 : 7));
     CHECK(KeepComputed{half, 7}(point).max_revived == 7);
   }
   CHECK(KeepComputed{KeepAll(), 7}(at(40, 1)).kind == Kind::all);
@@ -80,6 +80,20 @@ TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
             .kind == Kind::not_pruned_before);
 }
 
+TEST_CASE("new tokens that are all returned, as drafted ones are, make a decode step") {
+  PrunePoint point = at(40, 5);
+  for (const Index outputs : {0, 1, 4, 5}) {
+    CAPTURE(outputs);
+    point.outputs = outputs;
+    CHECK(point.decodes() == (outputs == 5));
+    CHECK(KeepComputed{half, 7}(point).k == (outputs == 5 ? 40 : 20));
+    CHECK(PrefillOnly{half}(point).ranks() == (outputs != 5));
+  }
+  point = at(40, 1);
+  point.outputs = 0;
+  CHECK(point.decodes());
+}
+
 TEST_CASE("MinTokens prunes from its length on") {
   const MinTokens policy{half, 10};
   CHECK(policy(at(9)).kind == Kind::all);
@@ -87,7 +101,7 @@ TEST_CASE("MinTokens prunes from its length on") {
   CHECK(policy(at(11)).k == 6);
 }
 
-TEST_CASE("PrefillOnly prunes in steps of several tokens") {
+TEST_CASE("PrefillOnly prunes in prompts") {
   const PrefillOnly policy{half};
   CHECK(policy(at(10, 1)).kind == Kind::all);
   CHECK(policy(at(10, 2)).kind == Kind::top_k);

@@ -8,8 +8,8 @@
 
 namespace lazyllm::test {
 
-TEST_CASE("cuda random runs: dense storage, every score") {
-  random_runs<CudaMemory, cuda::DenseStorage<float>, DeviceAttention<float>, DeviceFeedForward<float>>(50);
+TEST_CASE("cuda random runs: own storage, every score") {
+  random_runs<CudaMemory, cuda::OwnStorage<float>, DeviceAttention<float>, DeviceFeedForward<float>>(50);
 }
 
 TEST_CASE("cuda random runs: pooled storage, bfloat16 rows") {
@@ -23,7 +23,7 @@ TEST_CASE("cuda random runs: pinned storage, half rows") {
 
 /// Beside `random runs: plain scores` on the CPU: both keep what the same reference keeps.
 TEST_CASE("cuda random runs: plain scores, so that the CPU keeps the same tokens") {
-  random_runs<CudaMemory, cuda::DenseStorage<float>, PlainlyScored<float, CudaMemory, DeviceAttention<float>>,
+  random_runs<CudaMemory, cuda::OwnStorage<float>, PlainlyScored<float, CudaMemory, DeviceAttention<float>>,
               DeviceFeedForward<float>, PlainMemory>(50);
 }
 

@@ -22,11 +22,11 @@ std::vector<Vector> run_dense(const TinyModel& model, const std::vector<std::vec
   TinyCache<float> cache(shape, capacity);
   const TinyBatch<float> batch{&cache};
   cpu::Context context;
-  PlanBuilder plan;
+  DensePlan plan;
   Index history = 0;
   std::vector<Vector> logits;
   for (const auto& tokens : steps) {
-    const PlanBuilder::Extent extent{history, std::ssize(tokens)};
+    const DensePlan::Extent extent{history, std::ssize(tokens)};
     plan.start({&extent, 1});
     Vector rows(tokens.size() * static_cast<std::size_t>(shape.hidden_size()));
     const RowsView<float> hidden(rows.data(), std::ssize(tokens), shape.hidden_size());

@@ -7,8 +7,8 @@
 using namespace lazyllm;
 using namespace lazyllm::test;
 
-TEST_CASE("random runs: dense storage, separate feed-forward, every score") {
-  random_runs<CpuMemory<>, cpu::DenseStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000);
+TEST_CASE("random runs: own storage, separate feed-forward, every score") {
+  random_runs<CpuMemory<>, cpu::OwnStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000);
 }
 
 TEST_CASE("random runs: pooled storage, separate feed-forward, every score") {
@@ -20,7 +20,7 @@ TEST_CASE("random runs: fused block") {
 }
 
 TEST_CASE("random runs: plain scores, computed by the host") {
-  random_runs<CpuMemory<>, cpu::DenseStorage<float>, PlainlyScored<float, CpuMemory<>>, TinyFeedForward<float>,
+  random_runs<CpuMemory<>, cpu::OwnStorage<float>, PlainlyScored<float, CpuMemory<>>, TinyFeedForward<float>,
               PlainMemory>(400);
 }
 
@@ -30,6 +30,5 @@ TEST_CASE("random runs: bfloat16 rows") {
 }
 
 TEST_CASE("random runs: half rows") {
-  random_runs<CpuMemory<>, cpu::DenseStorage<Eigen::half>, TinyAttention<Eigen::half>, TinyFeedForward<Eigen::half>>(
-      300);
+  random_runs<CpuMemory<>, cpu::OwnStorage<Eigen::half>, TinyAttention<Eigen::half>, TinyFeedForward<Eigen::half>>(300);
 }

@@ -78,8 +78,8 @@ void survives_each_failing_allocation() {
   CHECK(allocation > 10);
 }
 
-TEST_CASE("cuda: steps without memory leave sequences that can go on, dense storage") {
-  survives_each_failing_allocation<cuda::DenseStorage<float>>();
+TEST_CASE("cuda: steps without memory leave sequences that can go on, own storage") {
+  survives_each_failing_allocation<cuda::OwnStorage<float>>();
 }
 
 TEST_CASE("cuda: steps without memory leave sequences that can go on, pooled storage") {

@@ -16,7 +16,7 @@ using namespace lazyllm;
 namespace {
 
 using Pruner = TokenPruner<AnyPolicy>;
-using Batch = BatchPruner<cpu::Context, Pruner>;
+using Batch = detail::BatchPruner<cpu::Context, Pruner>;
 using Kept = std::vector<Index>;
 using Kind = Selection::Kind;
 
@@ -45,8 +45,8 @@ struct One {
   Kept kept(const Selection& selection, const std::set<Position>& parked = {}) {
     const LayerPlan plan = builder.layer(0, 2);
     const Pruner pruner{KeepAll()};
-    const PruneRequest<Pruner> request{.pruner = &pruner, .new_tokens = 1, .selection = selection};
-    const std::span<const PruneRequest<Pruner>> requests(&request, 1);
+    const detail::PruneRequest<Pruner> request{.pruner = &pruner, .new_tokens = 1, .selection = selection};
+    const std::span<const detail::PruneRequest<Pruner>> requests(&request, 1);
     Batch batch;
     batch.score(context, block, plan, requests);
     batch.prune(context, plan, requests, [&](Index, Position p) { return parked.contains(p); });
@@ -55,7 +55,7 @@ struct One {
   }
 
   cpu::Context context;
-  PlanBuilder builder;
+  detail::PlanBuilder builder;
   Block block;
 };
 
@@ -102,7 +102,7 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
   Batch batch;
   for (int round = 0; round < 400; ++round) {
     CAPTURE(round);
-    PlanBuilder builder;
+    detail::PlanBuilder builder;
     builder.clear();
     Block block;
     const auto sequences = static_cast<Index>(random() % 5) + 1;
@@ -126,7 +126,7 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
       pruners.emplace_back(KeepAll(), AttentionScore{.over_layers = random() % 2 == 0,
                                                      .pooling = 2 * static_cast<Index>(random() % 3) + 1});
     }
-    std::vector<PruneRequest<Pruner>> requests;
+    std::vector<detail::PruneRequest<Pruner>> requests;
     for (Index s = 0; s < sequences; ++s) {
       if (random() % 4 == 0) continue;  // not asked in this layer
       Selection selection{.kind = random() % 2 == 0 ? Kind::top_k : Kind::top_p,
@@ -142,11 +142,11 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
                           .selection = selection});
     }
     batch.reserve_sums(context, std::ssize(block.scores));
-    batch.score(context, block, plan, std::span<const PruneRequest<Pruner>>(requests));
-    batch.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests),
+    batch.score(context, block, plan, std::span<const detail::PruneRequest<Pruner>>(requests));
+    batch.prune(context, plan, std::span<const detail::PruneRequest<Pruner>>(requests),
                 [&](Index s, Position p) { return parked[static_cast<std::size_t>(s)].contains(p); });
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      const PruneRequest<Pruner>& request = requests[i];
+      const detail::PruneRequest<Pruner>& request = requests[i];
       if (!request.selection.ranks()) continue;
       const auto s = static_cast<std::size_t>(request.sequence);
       const auto first = plan.key_indptr()[s];
@@ -194,18 +194,19 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
 
 TEST_CASE("batch pruner: a bad score is told for its request alone") {
   cpu::Context context;
-  PlanBuilder builder;
-  builder.start(std::vector<PlanBuilder::Extent>{{0, 3}, {0, 4}, {0, 2}});
-  const LayerPlan plan = builder.layer(0, 2);
+  DensePlan dense;
+  dense.start(std::vector<DensePlan::Extent>{{0, 3}, {0, 4}, {0, 2}});
+  const LayerPlan plan = dense.layer(0, 2);
   Block block{{1, 2, 3, 4, std::numeric_limits<float>::quiet_NaN(), 5, 6, 7, 8}};
   const Pruner pruner{KeepAll()};
-  std::vector<PruneRequest<Pruner>> requests;
+  std::vector<detail::PruneRequest<Pruner>> requests;
   for (Index s = 0; s < 3; ++s) {
     requests.push_back({.pruner = &pruner, .sequence = s, .new_tokens = 1, .selection = {.kind = Kind::top_k, .k = 2}});
   }
   Batch batch;
-  batch.score(context, block, plan, std::span<const PruneRequest<Pruner>>(requests));
-  batch.prune(context, plan, std::span<const PruneRequest<Pruner>>(requests), [](Index, Position) { return false; });
+  batch.score(context, block, plan, std::span<const detail::PruneRequest<Pruner>>(requests));
+  batch.prune(context, plan, std::span<const detail::PruneRequest<Pruner>>(requests),
+              [](Index, Position) { return false; });
   CHECK(batch.bad(0) == -1);
   CHECK(batch.bad(1) == 1);
   CHECK(batch.bad(2) == -1);

@@ -112,7 +112,7 @@ TEST_CASE("preset: the pruner does what it says") {
   CHECK(select(3).max_revived == 5);
   CHECK(select(2).kind == Selection::Kind::all);
   const auto decode = [](const std::optional<Index>& decode_revived, const std::optional<Index>& first_revived = {},
-                         Index decode_steps = 0) {
+                         Index decoded_tokens = 0) {
     return make_pruner({.schedule = {{3, 0.5}},
                         .max_revived = 5,
                         .decode_revived = decode_revived,
@@ -122,7 +122,7 @@ TEST_CASE("preset: the pruner does what it says") {
                     .active_tokens = 100,
                     .tokens = 100,
                     .new_tokens = 1,
-                    .decode_steps = decode_steps});
+                    .decoded_tokens = decoded_tokens});
   };
   CHECK(decode({}).k == 50);
   CHECK(decode(2).k == 100);

@@ -52,11 +52,11 @@ struct FreePagedBlock {
 template <class Block>
 std::string refused(Block& block) {
   cpu::Context context;
-  PlanBuilder builder;
-  builder.start(0, 3);
+  DensePlan plan;
+  plan.start(0, 3);
   std::vector<float> scores(3);
   try {
-    fill({}, context, block, builder.layer(0, 2), 3, scores);
+    fill({}, context, block, plan.layer(0, 2), 3, scores);
   } catch (const invalid_argument& error) {
     return error.what();
   }
@@ -81,7 +81,7 @@ TEST_CASE("AttentionScore: the window takes the step's own rows among the last p
   const TinyBatch<float> batch{&cache};
   const std::vector<Position> keys{0, 2, 3, 5, 6, 8, 9};
   const std::vector<Position> rows{5, 6, 8, 9};
-  PlanBuilder builder;
+  detail::PlanBuilder builder;
   builder.clear();
   for (const Position row : rows) builder.append_row(row);
   builder.append_keys(keys);

@@ -87,7 +87,7 @@ static_assert(!TokenScore<WithoutWindow> && !TokenScore<WithoutVerb> && !TokenSc
 }  // namespace
 
 TEST_CASE("score: the window is the sequence's own rows among the last positions") {
-  PlanBuilder builder;
+  detail::PlanBuilder builder;
   builder.clear();
   builder.append_keys(std::vector<Position>{0, 1, 2});
   for (const Position row : {1, 2}) builder.append_row(row);

@@ -79,7 +79,7 @@ class NaiveLazy {
                                           .tokens = tokens_,
                                           .new_tokens = std::ssize(new_tokens),
                                           .steps = steps_,
-                                          .decode_steps = decode_steps(before)});
+                                          .decoded_tokens = decoded_tokens(before)});
       active = selected(selection, active, scores, aux_[size(layer + 1)]);
       for (auto it = hidden.begin(); it != hidden.end();) {
         if (std::ranges::binary_search(active, it->first)) {
@@ -127,7 +127,7 @@ class NaiveLazy {
   }
 
   /// How many tokens right before `end` came alone.
-  Index decode_steps(Index end) const {
+  Index decoded_tokens(Index end) const {
     Index count = 0;
     while (count < end && alone_[size(end - count - 1)]) ++count;
     return count;

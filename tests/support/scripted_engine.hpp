@@ -54,7 +54,7 @@ struct ScriptedFeedForward {
 };
 
 /// A host of scripted blocks, for tests of bookkeeping rather than of numbers.
-template <class Storage = cpu::DenseStorage<float>>
+template <class Storage = cpu::OwnStorage<float>>
 struct ScriptedEngine {
   using Sequence = lazyllm::Sequence<AuxCache<Storage>>;
   using Pruner = TokenPruner<AnyPolicy>;

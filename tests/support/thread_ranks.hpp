@@ -26,9 +26,9 @@ class ThreadRanks {
 
   /// What rank `rank` hands to `Ranks`.
   Ranks::AllReduce all_reduce(Index rank) {
-    return [this, rank](std::span<std::int64_t> values, Join join) {
+    return [this, rank](std::span<std::int64_t> values, ReduceOp op) {
       this->join(whole_, rank, values,
-                 [join](std::int64_t a, std::int64_t b) { return join == Join::sum ? a + b : std::max(a, b); });
+                 [op](std::int64_t a, std::int64_t b) { return op == ReduceOp::sum ? a + b : std::max(a, b); });
     };
   }
 

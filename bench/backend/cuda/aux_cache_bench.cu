@@ -101,7 +101,7 @@ void sizes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"width", "tokens"})->ArgsProduct({{4096}, device_token_counts})->UseManualTime();
 }
 
-using Dense = cuda::DenseStorage<bf16>;
+using Dense = cuda::OwnStorage<bf16>;
 using Pooled = cuda::PooledStorage<bf16>;
 using Pinned = cuda::PinnedStorage<bf16>;
 BENCHMARK(park<Dense>)->Apply(sizes);

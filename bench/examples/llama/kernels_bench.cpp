@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
@@ -57,7 +57,7 @@ void linear(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
   const auto weights = random_values<T>(out * in);
   const Tensor tensor = tensor_of(weights, out, in);
-  const Linear<T> layer(std::span(&tensor, 1), {}, threads, library);
+  const HostLinear<T> layer(std::span(&tensor, 1), {}, threads, library);
   const auto x = random_values<T>(rows * in);
   std::vector<T> y(static_cast<std::size_t>(rows * out));
   lazyllm::cpu::Context context(threads);
@@ -84,7 +84,7 @@ void few_rows(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
   const auto layer_bytes = in * out * static_cast<Index>(sizeof(T));
   const Index count = (Index{256} << 20) / layer_bytes;
-  std::vector<Linear<T>> layers;
+  std::vector<HostLinear<T>> layers;
   {
     const auto weights = random_values<T>(out * in);
     const Tensor tensor = tensor_of(weights, out, in);
@@ -117,7 +117,7 @@ void few_rows(benchmark::State& state) {
   state.counters["flops"] = benchmark::Counter(2 * static_cast<double>(rows) * bytes / sizeof(T) / product_seconds);
 }
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 /// The library's own rate: one primitive, made for exactly these rows.
 template <class T>
 void onednn(benchmark::State& state) {
@@ -246,7 +246,7 @@ BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
 BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
 BENCHMARK(onednn<float>)->Apply(shapes);
 #endif

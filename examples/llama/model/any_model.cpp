@@ -3,7 +3,7 @@
 #include "examples/llama/base.hpp"
 #include "examples/llama/model/adapters.hpp"
 #include "examples/llama/model/cpu.hpp"
-#ifdef LAZYLLM_HAS_CUDA
+#ifdef LLAMA_HAS_CUDA
 #include "examples/llama/model/cuda/cuda_model.hpp"
 #endif
 
@@ -15,7 +15,7 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
   if (device == "cuda") {
     if (int8) fail("--weights int8: on a CUDA device there are none; allowed is dtype");
     if (group) fail("--device cuda: ranks run on the CPU only");
-#ifdef LAZYLLM_HAS_CUDA
+#ifdef LLAMA_HAS_CUDA
     return open_cuda_model(config, weights, dtype);
 #else
     fail("--device cuda: this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");

@@ -54,7 +54,7 @@ struct CpuDevice {
   template <class T>
   using Sequence = lazyllm::cpu::Sequence<T, lazyllm::cpu::PooledStorage>;
   template <class T>
-  using Linear = llama::Linear<T>;
+  using Linear = HostLinear<T>;
   template <class T>
   using Plan = HostPlan<T>;
   template <class T>

@@ -121,7 +121,8 @@ class DenseDecoder : public DecoderState<T, Device> {
     extents_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
     plan_.start(extents_);
-    const RowsView<T> hidden = this->resources_.take(this->context_, hidden_, plan_.row_count(), config.hidden_size);
+    const RowsView<T> hidden =
+        this->resources_.take(this->context_, hidden_, std::ssize(this->tokens_), config.hidden_size);
     this->model_->embed(this->context_, this->tokens_, hidden);
     RowsView<T> rest = hidden;
     for (Index layer = 0; layer < config.layers; ++layer) {
@@ -144,8 +145,8 @@ class DenseDecoder : public DecoderState<T, Device> {
 
  private:
   std::vector<Index> lengths_;
-  std::vector<lazyllm::PlanBuilder::Extent> extents_;
-  lazyllm::PlanBuilder plan_;
+  std::vector<lazyllm::DensePlan::Extent> extents_;
+  lazyllm::DensePlan plan_;
   typename Device::Context::template Buffer<T> hidden_;
 };
 

@@ -21,7 +21,7 @@ TokenLogProbabilities token_log_probabilities(const Model<T, Device>& model, Tok
   check_length(config, count);
   Context context(execution);
   BlockResources<T, Device> resources(context, model, count);
-  lazyllm::PlanBuilder plan;
+  lazyllm::DensePlan plan;
   plan.start(0, count);
   typename Context::template Buffer<T> buffer;
   const RowsView<T> hidden = resources.take(context, buffer, count, config.hidden_size);

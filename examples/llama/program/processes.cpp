@@ -4,7 +4,7 @@
 
 #include "examples/llama/base.hpp"
 
-#ifdef LAZYLLM_HAS_MPI
+#ifdef LLAMA_HAS_MPI
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ void add_parallel_option(CLI::App& app, std::string& parallel) {
       ->check(CLI::IsMember({"mpi"}));
 }
 
-#ifdef LAZYLLM_HAS_MPI
+#ifdef LLAMA_HAS_MPI
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/positions.hpp"
 
-namespace lazyllm {
+namespace lazyllm::detail {
 
 /// A sequence while a step runs: all changes that the step makes to it. They are taken back by `roll_back` and by the
 /// destructor, unless a commit comes first. A revived token keeps its slot until then, so that taking back copies no
@@ -25,7 +25,7 @@ class RunningSequence {
   /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` if the sequence is in a running step.
   RunningSequence(Sequence<Aux>& sequence, Index new_tokens) : sequence_(&sequence), old_length_(sequence.length()) {
     sequence.check_idle("begin");
-    sequence.depth_.resize(detail::to_size(old_length_ + new_tokens), 0);
+    sequence.depth_.resize(to_size(old_length_ + new_tokens), 0);
     sequence.undo_.clear();
     sequence.in_step_ = true;
     std::ranges::sort(sequence.prompt_.revived);
@@ -49,13 +49,13 @@ class RunningSequence {
   const Sequence<Aux>& sequence() const { return *sequence_; }                ///< the new tokens included
   const UnfinishedPrompt<Aux>& prompt() const { return sequence_->prompt_; }  ///< as it was before the step
   Depth depth(Position position) const {
-    return sequence_->depth_[detail::to_size(position)];
+    return sequence_->depth_[to_size(position)];
   }  ///< layers that hold K/V of a token
   bool parked(Position position) const {
     return sequence_->aux_.holds(position);
   }  ///< whether a token has a parked row
   /// Tokens that are parked at a depth.
-  Index parked_at(Index depth) const { return sequence_->parked_at_[detail::to_size(depth)]; }
+  Index parked_at(Index depth) const { return sequence_->parked_at_[to_size(depth)]; }
 
   /// Whether a token that is parked now waits for the rest of the present prompt: an earlier step of it has revived the
   /// token, which may have been pruned before that.
@@ -73,7 +73,7 @@ class RunningSequence {
 
   /// Notes that `rows` have K/V in the layers below `depth`.
   void set_depth(Positions rows, Depth depth) {
-    for (const Position row : rows) sequence_->depth_[detail::to_size(row)] = depth;
+    for (const Position row : rows) sequence_->depth_[to_size(row)] = depth;
   }
 
   /// Takes slots for the tokens to park next; see `AuxCache::acquire`.
@@ -83,7 +83,7 @@ class RunningSequence {
   void park(Depth depth, RowsView<const value_type> hidden, std::span<const Index> from,
             std::vector<RowCopy<value_type>>& copies) {
     sequence_->aux_.park(hidden, from, copies);
-    sequence_->parked_at_[detail::to_size(depth)] += std::ssize(from);
+    sequence_->parked_at_[to_size(depth)] += std::ssize(from);
   }
 
   /// Revives tokens that are parked at `depth`; see `AuxCache::revive`.
@@ -99,23 +99,22 @@ class RunningSequence {
       sequence_->undo_.push_back({position, depth, aux.unlink(position)});
       if (position < prompt_begin) revived.push_back(position);
     }
-    sequence_->parked_at_[detail::to_size(depth)] -= std::ssize(positions);
+    sequence_->parked_at_[to_size(depth)] -= std::ssize(positions);
   }
 
-  /// Keeps all changes; the step counts as finished.
-  void commit() noexcept {
+  /// Keeps all changes; the step, of a prompt or not, counts as finished.
+  void commit(bool prompt) noexcept {
     Sequence<Aux>& sequence = *keep_changes();
-    const Index step_begin = old_length_ - sequence.prompt_.tokens;
-    if (sequence.length() - step_begin > 1) sequence.prompt_end_ = sequence.length();
+    if (prompt) sequence.prompt_end_ = sequence.length();
     sequence.prompt_.finish();
     ++sequence.steps_;
   }
 
   /// Keeps all changes; of a prompt of `tokens` tokens so far, the rest waits where it waited before.
-  void commit_part(Index tokens) noexcept { keep_changes()->prompt_.tokens = tokens; }
+  void commit_slice(Index tokens) noexcept { keep_changes()->prompt_.tokens = tokens; }
 
   /// Keeps all changes; the rest of the prompt waits as `prompt` says.
-  void commit_part(UnfinishedPrompt<Aux>&& prompt) noexcept {
+  void commit_slice(UnfinishedPrompt<Aux>&& prompt) noexcept {
     Sequence<Aux>& sequence = *keep_changes();
     prompt.revived = std::move(sequence.prompt_.revived);
     sequence.prompt_ = std::move(prompt);
@@ -128,7 +127,7 @@ class RunningSequence {
     for (const auto& undo : sequence.undo_) {
       sequence.aux_.forget(undo.position);  // it may have been parked anew
       if (undo.slot != Aux::no_slot) sequence.aux_.link(undo.position, undo.slot);
-      sequence.depth_[detail::to_size(undo.position)] = undo.depth;
+      sequence.depth_[to_size(undo.position)] = undo.depth;
     }
     sequence.prompt_.revived.resize(revived_before_);
     sequence.drop_from(old_length_);
@@ -155,4 +154,4 @@ class RunningSequence {
   std::size_t revived_before_ = 0;  // entries of the prompt's list that are of earlier steps
 };
 
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

@@ -15,6 +15,8 @@
 
 namespace lazyllm {
 
+namespace detail {
+
 template <ParksRows Aux>
 class RunningSequence;
 
@@ -36,6 +38,8 @@ struct UnfinishedPrompt {
     revived.clear();
   }
 };
+
+}  // namespace detail
 
 /// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
 /// Its K/V are the engine's, which must follow every `truncate`, `erase`, `fork` and `clear`, and a step that is
@@ -142,8 +146,8 @@ class Sequence {
   }
 
   /// Throws `invalid_argument` unless the K/V of the first `tokens` tokens can be shared with other sequences: only
-  /// K/V of tokens that have gone through all layers are never written again. That of others depends on the request
-  /// that revives them. Throws `logic_error` while a step runs.
+  /// K/V of tokens that have gone through all layers are never written again. It equals that of a dense prefill only if
+  /// nothing was pruned while they ran. Throws `logic_error` while a step runs.
   void check_shareable(Index tokens) const {
     check_idle("check_shareable");
     if (tokens < 0 || tokens > length()) {
@@ -199,16 +203,17 @@ class Sequence {
   Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
   Index length() const { return std::ssize(depth_); }      ///< tokens so far
   Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty
-  /// Where the last step of several tokens, or `append_computed`, ended. Tokens from there on came one by one.
+  /// Where the last prompt, or `append_computed`, ended. Tokens from there on came in decode steps.
   Index prompt_end() const { return prompt_end_; }
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }
-  /// `[length]` how deep each token has gone. K/V of one that has gone through all layers will not be written again.
+  /// `[length]` how deep each token has gone, before or after a step. K/V of one that has gone through all layers will
+  /// not be written again.
   std::span<const Depth> depths() const { return depth_; }
   const Aux& aux() const { return aux_; }  ///< the parked rows
 
  private:
-  friend class RunningSequence<Aux>;
+  friend class detail::RunningSequence<Aux>;
 
   /// What a token of the history was before the running step.
   struct Undo {
@@ -253,7 +258,7 @@ class Sequence {
   std::vector<Depth> depth_;      // by position
   std::vector<Index> parked_at_;  // by depth: how many tokens are parked there
   std::vector<Undo> undo_;        // of the running step
-  UnfinishedPrompt<Aux> prompt_;
+  detail::UnfinishedPrompt<Aux> prompt_;
   Index steps_ = 0;
   Index prompt_end_ = 0;
   bool in_step_ = false;

@@ -17,7 +17,7 @@
 namespace lazyllm {
 
 /// Storage of an Aux Cache: numbered slots, each a row of `hidden_size` elements. `acquire` fills a list with free
-/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. Models: `DenseStorage`,
+/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. Models: `OwnStorage`,
 /// `PooledStorage`.
 template <class S>
 concept AuxStorage = std::movable<S> &&
@@ -82,24 +82,24 @@ class RowPool {
 
 /// Storage of an Aux Cache in slots of its own, in one piece of memory: as many as the sequence has needed at once.
 template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
-class DenseStorage : public RowPool<Context, T, Buffer> {
+class OwnStorage : public RowPool<Context, T, Buffer> {
  public:
   using context_type = Context;  ///< the backend's
   using value_type = T;          ///< of a row's elements
   using RowPool<Context, T, Buffer>::RowPool;
 
   /// A storage of the same kind for a forked sequence.
-  DenseStorage make_empty() const { return DenseStorage(this->hidden_size()); }
+  OwnStorage make_empty() const { return OwnStorage(this->hidden_size()); }
 };
 
 /// Storage of an Aux Cache in slots of a pool that many sequences share: memory only for the rows that are parked now,
 /// whichever sequence they belong to.
-template <Backend Context, Element T>
+template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class PooledStorage {
  public:
-  using context_type = Context;      ///< the backend's
-  using value_type = T;              ///< of a row's elements
-  using Pool = RowPool<Context, T>;  ///< what sequences share
+  using context_type = Context;              ///< the backend's
+  using value_type = T;                      ///< of a row's elements
+  using Pool = RowPool<Context, T, Buffer>;  ///< what sequences share
 
   /// Slots of a pool that other sequences use too. Throws `invalid_argument` if there is none.
   explicit PooledStorage(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {

@@ -12,12 +12,33 @@
 
 namespace lazyllm {
 
+namespace detail {
+
+/// The type of an engine's hidden states.
+template <class Engine>
+struct HiddenOf {
+  using type = float;
+};
+template <class Engine>
+requires requires { typename Engine::value_type; }
+struct HiddenOf<Engine> {
+  using type = typename Engine::value_type;
+};
+
+/// The numbers of a vector of any library.
+template <class Numbers>
+std::vector<float> to_vector(const Numbers& numbers) {
+  return {numbers.data(), numbers.data() + numbers.size()};
+}
+
+}  // namespace detail
+
 /// What an engine hands over to be checked: a fresh state of it, with K/V of its own for a number of sequences.
 /// Sequence s of a plan is its sequence s.
-/// - `value_type` and `hidden_size()`: of its hidden states.
-/// - `layers()`: its `LazyDecoderLayer`s, as they run.
+/// - `layers`: its `LazyDecoderLayer`s, as they run.
+/// - `hidden_size`: of its hidden states, which are of type `value_type`, or float if there is no such member.
 /// - `embed(context, tokens, positions, rows)` fills row i with the embedding of `tokens[i]`.
-/// - `logits(context, rows)` returns on the host what follows the last layer, for all rows one after the other.
+/// - `logits(context, row)` returns on the host what follows the last layer, for one row: a vector of any library.
 /// - `poison(context, layer, sequence, position)` overwrites K and V of a token in a layer: with NaN, or with what
 ///   cannot go unnoticed in results.
 /// - Optional: `dense(context, tokens)` returns the logits of the last token by the engine's own dense path. Without
@@ -26,11 +47,11 @@ namespace lazyllm {
 ///   row of the batch: for each query head one for each of the `plan.key_limits()[row]` keys that the row sees.
 template <class E, class Context>
 concept CheckedEngine = requires(E& engine, Context& context, std::span<const std::int32_t> tokens, Positions positions,
-                                 RowsView<typename E::value_type> rows, Index i, Position position) {
-  { engine.hidden_size() } -> std::convertible_to<Index>;
-  engine.layers().begin()->attention();
+                                 RowsView<typename detail::HiddenOf<E>::type> rows, Index i, Position position) {
+  { engine.hidden_size } -> std::convertible_to<Index>;
+  engine.layers.begin()->attention();
   engine.embed(context, tokens, positions, rows);
-  { engine.logits(context, rows) } -> std::same_as<std::vector<float>>;
+  detail::to_vector(engine.logits(context, rows));
   engine.poison(context, i, i, position);
 };
 
@@ -41,8 +62,8 @@ template <Backend Context, class Engine>
 class CheckRun {
  public:
   using context_type = Context;
-  using T = typename Engine::value_type;
-  using Sequence = lazyllm::Sequence<AuxCache<DenseStorage<Context, T>>>;
+  using T = typename HiddenOf<Engine>::type;
+  using Sequence = lazyllm::Sequence<AuxCache<OwnStorage<Context, T>>>;
   using Pruner = TokenPruner<AnyPolicy>;
   using Entry = StepEntry<Sequence, Pruner>;
 
@@ -52,16 +73,16 @@ class CheckRun {
   template <class Make>
   CheckRun(Context& context, const Make& make, std::vector<std::vector<std::int32_t>> tokens)
       : context_(context), tokens_(std::move(tokens)), engine_(make(std::ssize(tokens_), std::ssize(tokens_.front()))) {
-    for (std::size_t s = 0; s < tokens_.size(); ++s) sequences_.emplace_back(layers(), engine_.hidden_size());
+    for (std::size_t s = 0; s < tokens_.size(); ++s) sequences_.emplace_back(layers(), engine_.hidden_size);
   }
 
   Engine& engine() { return engine_; }
   Sequence& sequence(Index s = 0) { return sequences_[to_size(s)]; }
-  Index layers() { return std::ssize(engine_.layers()); }
-  auto& attention(Index layer) { return (engine_.layers().begin() + layer)->attention(); }
+  Index layers() { return std::ssize(engine_.layers); }
+  auto& attention(Index layer) { return (engine_.layers.begin() + layer)->attention(); }
   Context& context() { return context_; }
 
-  /// Runs a step of all sequences and returns the logits of the rows that come back.
+  /// Runs a step of all sequences and returns the logits of the output rows.
   std::vector<float> feed(std::span<Entry> entries) {
     for (Index s = 0; s < std::ssize(entries); ++s) entries[to_size(s)].sequence = &sequence(s);
     const RowsView<T> rows = step_.begin(context_, entries);
@@ -70,7 +91,7 @@ class CheckRun {
       for (const Position p : step_.plan().sequence(s).positions) tokens.push_back(tokens_[to_size(s)][to_size(p)]);
     }
     step_.guard([&] { engine_.embed(context_, tokens, step_.plan().positions(), rows); });
-    for (auto& layer : engine_.layers()) {  // what `LazyDecoderLayer::forward` does
+    for (auto& layer : engine_.layers) {  // what `LazyDecoderLayer::forward` does
       step_.guard([&] {
         const LayerPlan plan = step_.plan();
         before_attend(plan);
@@ -82,7 +103,12 @@ class CheckRun {
     }
     const auto output = step_.end();
     if (!output.failures.empty()) std::rethrow_exception(output.failures.front().error);
-    return output.rows.rows > 0 ? engine_.logits(context_, output.rows) : std::vector<float>();
+    std::vector<float> logits;
+    for (Index row = 0; row < output.rows.rows; ++row) {
+      const std::vector<float> one = to_vector(engine_.logits(context_, output.rows.subrows(row, 1)));
+      logits.insert(logits.end(), one.begin(), one.end());
+    }
+    return logits;
   }
 
   /// Runs a step of the first sequence.
@@ -96,19 +122,19 @@ class CheckRun {
   std::vector<float> dense(Index count) {
     const auto tokens = std::span<const std::int32_t>(tokens_.front()).first(to_size(count));
     if constexpr (requires { engine_.dense(context_, tokens); }) {
-      return engine_.dense(context_, tokens);
+      return to_vector(engine_.dense(context_, tokens));
     } else {
       typename Context::template Buffer<T> buffer;
-      buffer.reserve(context_, count, engine_.hidden_size());
+      buffer.reserve(context_, count, engine_.hidden_size);
       const RowsView<T> rows = buffer.rows();
-      PlanBuilder plan;
+      DensePlan plan;
       plan.start(0, count);
       engine_.embed(context_, tokens, plan.layer(0, layers()).positions(), rows);
-      for (auto layer = engine_.layers().begin(); layer != engine_.layers().end(); ++layer) {
-        layer->attention().attend(context_, plan.layer(layer - engine_.layers().begin(), layers()), rows);
+      for (auto layer = engine_.layers.begin(); layer != engine_.layers.end(); ++layer) {
+        layer->attention().attend(context_, plan.layer(layer - engine_.layers.begin(), layers()), rows);
         layer->feed_forward().feed_forward(context_, rows);
       }
-      return engine_.logits(context_, rows.subrows(count - 1, 1));
+      return to_vector(engine_.logits(context_, rows.subrows(count - 1, 1)));
     }
   }
 

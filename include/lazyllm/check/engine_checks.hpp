@@ -125,7 +125,7 @@ class EngineChecks {
         run.feed(keep_all_, 1);
       } catch (const error&) {  // of the rows that do see the poison
       }
-      hidden.resize(to_size(run.engine().hidden_size()));
+      hidden.resize(to_size(run.engine().hidden_size));
       return hidden;
     };
     expect_equal(first_revived(true), first_revived(false), options_.tolerance, "a revived row sees later keys");

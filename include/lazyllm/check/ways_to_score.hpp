@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lazyllm/check/check_run.hpp"
 #include "lazyllm/check/expect.hpp"
 #include "lazyllm/core.hpp"
 
@@ -25,7 +26,7 @@ std::vector<float> scores_of_probabilities(Engine& engine, Context& context, con
                                            const ScoreWindow& window) {
   std::vector<float> scores(plan.sequence(window.sequence).keys.size(), 0);
   for (Index row = window.first_row; row < window.first_row + window.rows; ++row) {
-    const std::vector<float> each = engine.probabilities(context, plan, window.sequence, row);
+    const std::vector<float> each = to_vector(engine.probabilities(context, plan, window.sequence, row));
     const auto limit = to_size(plan.key_limits()[to_size(row)]);
     const std::size_t heads = each.size() / limit;
     if (heads == 0 || each.size() != heads * limit) {

@@ -12,6 +12,9 @@
 /// \file
 /// What an engine supplies, on one page. Types are matched by their members: nothing is inherited. What a user may
 /// supply beside an engine stands where it is used: `SelectionPolicy` in policy/, `TokenScore` in score/.
+///
+/// On CUDA, blocks enqueue their work on `context.stream()` and need not wait for it. `hidden`, Q, K and page tables
+/// are device memory and stay valid until that work has run; the lists of a plan are host memory.
 
 namespace lazyllm {
 
@@ -26,7 +29,8 @@ concept Attention = requires(A& block, Context& context, const LayerPlan& plan, 
 };
 
 /// Required unless the engine's block is fused: norm, MLP and residual of one layer, row by row and in place, on
-/// `hidden` `[any x hidden_size]`. It is not run for pruned rows until they are revived.
+/// `hidden` `[any x hidden_size]`. It is not run for pruned rows until they are revived. It is not told which tokens
+/// the rows belong to.
 template <class F, class Context, class T>
 concept FeedForward = requires(F& block, Context& context, RowsView<T> hidden) {
   block.feed_forward(context, RowsView<T>(hidden));
@@ -58,9 +62,9 @@ concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index 
 
 /// The other way: the block computes the scores of a sequence itself, right after its `attend` of the same layer, into
 /// `scores` `[keys of the sequence]` in the memory of the backend: the attention probabilities of the rows of the
-/// window, mean over the query heads, reduced over these rows (eq. 1 of the paper for a window of one row). A row that
-/// does not see a key gives it 0. Any other finite numbers will do. Higher means more important. Top-p also
-/// needs them not to be negative. Preferred where a block offers both ways.
+/// window, reduced over the query heads by `window.over_heads`, then over the rows by `window.over_rows` (eq. 1 of the
+/// paper: the mean over the heads of one row). A row that does not see a key gives it 0. Any other finite numbers will
+/// do. Higher means more important. Top-p also needs them not to be negative. Preferred where a block offers both ways.
 template <class A, class Context>
 concept ScoresTokens = requires(A& block, Context& context, const LayerPlan& plan, const ScoreWindow& window,
                                 std::span<float> scores) {

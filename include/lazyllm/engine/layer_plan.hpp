@@ -28,6 +28,8 @@ struct SequencePlan {
   Mask mask = Mask::causal;              ///< of this sequence alone
 };
 
+namespace detail {
+
 /// The lists behind a `LayerPlan`: of all sequences, one after the other (CSR: `indptr` has one entry more than there
 /// are sequences).
 struct PlanLists {
@@ -41,12 +43,14 @@ struct PlanLists {
   std::vector<Mask> masks;              ///< `[sequences]`
 };
 
-/// What the engine's attention block computes in one layer for a ragged batch. A view of `PlanLists` in host memory; in
-/// a step, valid until `advance` goes on to the next layer.
+}  // namespace detail
+
+/// What the engine's attention block computes in one layer for a ragged batch. A view of lists in host memory, valid
+/// until the step goes on to the next layer, or the `DensePlan` starts again.
 class LayerPlan {
  public:
   /// The plan of one layer of `layers`. `lists` must outlive it.
-  LayerPlan(const PlanLists& lists, Index layer, Index layers, bool scores_wanted = false)
+  LayerPlan(const detail::PlanLists& lists, Index layer, Index layers, bool scores_wanted = false)
       : lists_(&lists), layer_(layer), layers_(layers), scores_wanted_(scores_wanted) {}
 
   Index layer() const { return layer_; }    ///< the layer to run, from 0
@@ -88,7 +92,7 @@ class LayerPlan {
   }
 
  private:
-  const PlanLists* lists_;
+  const detail::PlanLists* lists_;
   Index layer_;
   Index layers_;
   bool scores_wanted_;

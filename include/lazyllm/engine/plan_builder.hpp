@@ -8,37 +8,11 @@
 
 #include "lazyllm/engine/layer_plan.hpp"
 
-namespace lazyllm {
+namespace lazyllm::detail {
 
-/// Makes plans. An engine's dense path calls `start` once and takes `layer` for every layer; a step appends keys and
-/// rows where it prunes.
+/// Makes plans: rows and keys are appended sequence by sequence.
 class PlanBuilder {
  public:
-  /// One sequence of a dense forward pass: `history` tokens that have K/V in every layer, then `new_tokens` more, of
-  /// which the last `outputs` are read after the last layer.
-  struct Extent {
-    Index history = 0;     ///< tokens that have K/V in every layer
-    Index new_tokens = 0;  ///< tokens to compute
-    Index outputs = 1;     ///< rows that are read after the last layer
-  };
-
-  /// Plans a dense forward pass: the new tokens are the rows, all tokens are the keys.
-  void start(std::span<const Extent> extents) {
-    clear();
-    for (const Extent& extent : extents) {
-      const Index tokens = extent.history + extent.new_tokens;
-      append_rows(extent.history, tokens);
-      append_keys(0, tokens);
-      finish_sequence(tokens, extent.outputs);
-    }
-  }
-
-  /// Plans a dense forward pass of one sequence.
-  void start(Index history, Index new_tokens) {
-    const Extent extent{history, new_tokens};
-    start(std::span(&extent, 1));
-  }
-
   /// The plan of one layer of `layers`; valid until the builder changes.
   LayerPlan layer(Index layer, Index layers, bool scores_wanted = false) const {
     return {lists_, layer, layers, scores_wanted};
@@ -65,10 +39,10 @@ class PlanBuilder {
   void finish_sequence(Index tokens, Index outputs) {
     lists_.tokens.push_back(tokens);
     lists_.outputs.push_back(outputs);
-    const Positions rows = Positions(lists_.positions).subspan(detail::to_size(lists_.row_indptr.back()));
-    const Positions keys = Positions(lists_.keys).subspan(detail::to_size(lists_.key_indptr.back()));
+    const Positions rows = Positions(lists_.positions).subspan(to_size(lists_.row_indptr.back()));
+    const Positions keys = Positions(lists_.keys).subspan(to_size(lists_.key_indptr.back()));
     const auto before = static_cast<Position>(keys.size() - rows.size());
-    if (rows.empty() || rows.front() == keys[detail::to_size(before)]) {
+    if (rows.empty() || rows.front() == keys[to_size(before)]) {
       append_range(lists_.key_limits, before + 1, before + 1 + std::ssize(rows));
       lists_.masks.push_back(before == 0 ? Mask::causal : Mask::suffix_causal);
     } else {
@@ -97,17 +71,17 @@ class PlanBuilder {
  private:
   template <class T>
   static void grow(std::vector<T>& list, Index count) {
-    const auto size = detail::to_size(count);
+    const auto size = to_size(count);
     if (size > list.capacity()) list.reserve(std::max(size, 2 * list.capacity()));
   }
 
   static void append_range(std::vector<Position>& list, Index first, Index last) {
     const std::size_t old_size = list.size();
-    list.resize(old_size + detail::to_size(last - first));
+    list.resize(old_size + to_size(last - first));
     std::iota(list.begin() + static_cast<Index>(old_size), list.end(), static_cast<Position>(first));
   }
 
   PlanLists lists_;
 };
 
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

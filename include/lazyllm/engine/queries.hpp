@@ -26,7 +26,7 @@ struct QueryRows {
   Index head_stride = 0;    ///< elements from one head to the next
   Index heads = 0;          ///< query heads; a multiple of `kv_heads` of the key view (GQA)
   Index head_dim = 0;       ///< elements of a head
-  float scale = 0;          ///< factor of Q*K before the softmax, 1/sqrt(head_dim) in most models; never 0
+  float scale = 0;          ///< factor of Q*K before the softmax, 1/sqrt(head_dim) in most models; finite and above 0
 
   /// Pointer to the `[head_dim]` elements of one head of one row.
   LAZYLLM_HOST_DEVICE constexpr const T* query(Index row, Index head) const {

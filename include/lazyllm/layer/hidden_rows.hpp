@@ -8,7 +8,7 @@
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
 
-namespace lazyllm {
+namespace lazyllm::detail {
 
 /// The hidden states of a running batch, in one of two buffers: the rows of the next batch are put together in the
 /// other one.
@@ -18,7 +18,7 @@ class HiddenRows {
   /// Makes room for `rows` rows of `hidden_size` elements in both buffers.
   void reserve(Context& context, Index rows, Index hidden_size) {
     for (auto& buffer : buffers_) buffer.reserve(context, rows, hidden_size);
-    targets_.reserve(detail::to_size(rows));
+    targets_.reserve(to_size(rows));
   }
 
   /// Begins a batch of `rows` rows; what the buffers hold is lost.
@@ -71,4 +71,4 @@ class HiddenRows {
   std::vector<Index> targets_;  // of `keep`
 };
 
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

@@ -23,13 +23,15 @@ namespace lazyllm {
 /// One forward pass of a batch of sequences: prefill, decode, a later turn, a chunk of a prompt or several new tokens
 /// are all the same step. Owns the hidden states and the plan, and is used again for the next step. All calls of one
 /// step take the same context; on CUDA, a context of the same stream serves all steps. There the rows are device
-/// memory, valid in stream order; only `advance` synchronises, after layers that rank tokens.
+/// memory, valid in stream order. `advance` waits for the stream after layers that rank tokens; elsewhere only an
+/// upload may wait, see `cuda::Context`.
 ///
 ///     RowsView<T> embeddings = step.begin(context, entries);  // fill a row for each of step.plan().positions()
 ///     for (auto& layer : layers) layer.forward(context, step);
 ///     StepOutput<T> output = step.end();                      // final norm and logits of output.rows follow
 ///
-/// When a layer throws, the step is aborted before the exception goes on: every sequence is as it was before.
+/// When `LazyDecoderLayer::forward` or the body of `guard` throws, the step is aborted before the exception goes on:
+/// every sequence is as it was before.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 class Step {
  public:
@@ -70,12 +72,12 @@ class Step {
 
   /// Starts a step and returns the rows of layer 0, `[plan().rows() x hidden_size]` without gaps, for the caller to
   /// fill with the embeddings of the tokens at `plan().positions()`. These are the new tokens of all entries in order,
-  /// except for prompts in chunks: the last tokens of a chunk, as many as score or come back, run with the next chunk.
-  /// There may be no rows, for example where prompts go on in deeper layers.
-  /// If the rows cannot be filled, call `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step
-  /// is running or a sequence is in a running step; `invalid_argument` if there is no entry, an entry has a null
-  /// pointer or an option out of range, the sequences disagree on layers or hidden size, or a sequence would become too
-  /// long for `Position`. What a policy throws ends its entry alone, or goes on if no entry is left.
+  /// except for prompts in chunks: the last tokens of a chunk, those that score or are outputs, run with the next
+  /// chunk. There may be no rows, for example where prompts go on in deeper layers. If the rows cannot be filled, call
+  /// `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step is running or a sequence is in a
+  /// running step; `invalid_argument` if there is no entry, an entry has a null pointer or an option out of range, the
+  /// sequences disagree on layers or hidden size, or a sequence would become too long for `Position`. What a policy
+  /// throws ends its entry alone, or goes on if no entry is left.
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     check(entries);
     context_ = &context;
@@ -98,8 +100,8 @@ class Step {
     return begin(context, std::span(&entry, 1));
   }
 
-  /// The plan of the layer to run now; valid until `advance`. Throws `logic_error` if no step is running, all its
-  /// layers have run, or `end_advance` is due.
+  /// The plan of the layer to run now; valid until `advance` or `end_advance`. Throws `logic_error` if no step is
+  /// running, all its layers have run, or `end_advance` is due.
   LayerPlan plan() const {
     if (!running()) detail::fail<logic_error>("Step: no layer is left to run: no step is running");
     if (advances_) detail::fail<logic_error>("Step: the next layer has no plan yet: end_advance comes first");
@@ -117,7 +119,8 @@ class Step {
   }
 
   /// The running batch, without gaps between the rows: `[plan().rows() x hidden_size]` before a layer's attention, the
-  /// rows that go on after it, and the output rows at the end.
+  /// rows that go on after it, and the output rows at the end. Valid until the next `advance`, `begin_advance`,
+  /// `end_advance` or `begin`.
   RowsView<value_type> hidden() const { return hidden_.rows(); }
 
   /// Whether a step has begun and not ended.
@@ -159,7 +162,7 @@ class Step {
   /// feed-forward, so that parked rows leave their feed-forward undone until they are revived. An entry with a score
   /// that is not a finite number, or whose policy throws, ends alone; what it threw goes on if no entry is left. Throws
   /// `logic_error` for a context that is not that of `begin`, `invalid_argument` for a score of more rows than the
-  /// block's `max_queries`, and like `plan`.
+  /// block's `max_queries`, and like `plan`. If it throws, the step still runs: call `abort`, or use `guard`.
   template <class Block>
   void advance(context_type& context, Block& block) {
     begin_advance(context, block);
@@ -167,15 +170,16 @@ class Step {
   }
 
   /// The first part of `advance`: `hidden` is the rows that go on, and the feed-forward may run. On CUDA, where their
-  /// number is known, the host has not waited yet: it plans while the device runs the feed-forward. That is so for
-  /// prompts all of whose tokens run, and of which a number of tokens is kept.
+  /// number is known, the host has not waited yet: it plans while the device runs the feed-forward. That is so where
+  /// all keys are rows (`Mask::causal`) and the policy answers `top_k`. Throws like `advance`.
   template <class Block>
   void begin_advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
     if (&context != context_) detail::fail<logic_error>("Step::advance: the context is not that of begin");
     if (layer_ == 0) check_queries(block);
     const auto depth = static_cast<Depth>(layer_ + 1);
-    batch_.set_depth(plan, depth);
+    // The rows of a segment go through its layers together: their depth is noted at its end.
+    if (change_ == depth || plan.outputs_only()) batch_.set_depth(plan, depth);
     if (plan.outputs_only()) {
       keep_outputs(context, plan);
     } else {
@@ -186,7 +190,8 @@ class Step {
   }
 
   /// The rest of `advance`, without which there is no next plan. An entry with a score that is not a finite number may
-  /// end here; then its rows leave the batch. Throws `logic_error` unless `begin_advance` came last.
+  /// end here; then its rows leave the batch. Throws like `advance`, and `logic_error` unless `begin_advance` came
+  /// last.
   void end_advance() {
     if (!running() || !advances_) detail::fail<logic_error>("Step::end_advance: begin_advance must come first");
     advances_ = false;
@@ -262,7 +267,7 @@ class Step {
   }
 
   detail::StepBatch<Sequence, Pruner> batch_;
-  HiddenRows<context_type, value_type> hidden_;
+  detail::HiddenRows<context_type, value_type> hidden_;
   std::vector<Index> output_rows_;
   std::vector<Index> output_indptr_;
   StepStats stats_;

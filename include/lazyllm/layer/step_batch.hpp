@@ -164,12 +164,12 @@ class StepBatch {
       for (const Position key : keys) {
         if (member.running.depth(key) == member.stage) unranked_.push_back(key);
       }
-      member.choose_part(std::ssize(unranked_), [&](Index i) { return unranked_[to_size(i)]; });
+      member.choose_slice(std::ssize(unranked_), [&](Index i) { return unranked_[to_size(i)]; });
       member.active = std::ranges::lower_bound(keys, member.limit) - keys.begin();
       member.event = member.stage;
     } else {
       const Index first = member.first_row();
-      member.choose_part(member.tokens - first, [first](Index i) { return first + i; });
+      member.choose_slice(member.tokens - first, [first](Index i) { return first + i; });
       if (member.limit > first) {
         member.joined = true;
         member.active = member.limit;
@@ -197,7 +197,7 @@ class StepBatch {
                            .new_tokens = member.prompt_tokens,
                            .outputs = member.entry.outputs,
                            .selection = member.ends_at(depth) ? member.selection : Selection{}});
-      // Where all keys are rows, none comes back.
+      // Where all keys are rows, none is revived.
       if (plan.sequence(s).mask == Mask::causal) requests_.back().selection.max_revived = Selection::unlimited;
     }
   }
@@ -251,7 +251,7 @@ class StepBatch {
   void end_stage(context_type& context, const LayerPlan& plan, Index s, Depth depth, std::span<const Index> kept) {
     Member& member = this->member(s);
     member.active = std::ssize(kept);
-    if (member.last_part && member.entry.max_rows < std::ssize(kept)) {
+    if (member.last_slice && member.entry.max_rows < std::ssize(kept)) {
       stage_rows_.clear();
       for (const Position key : kept_keys_) {
         if (member.running.depth(key) == depth) stage_rows_.push_back(key);
@@ -265,7 +265,7 @@ class StepBatch {
         member.new_stage = true;
         member.stage = depth;
         member.stage_keys = kept_keys_;
-        member.choose_part(std::ssize(stage_rows_), [&](Index i) { return stage_rows_[to_size(i)]; });
+        member.choose_slice(std::ssize(stage_rows_), [&](Index i) { return stage_rows_[to_size(i)]; });
         member.active = std::ranges::lower_bound(member.stage_keys, member.limit) - member.stage_keys.begin();
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,21 +27,21 @@ struct StepEntry {
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
-  /// nothing is ranked and no row comes back. The entry that ends the prompt goes on as if it had come in one step.
+  /// nothing is ranked and no row is returned. The entry that ends the prompt goes on as if it had come in one step.
   bool more = false;
-  /// How many of the last tokens come back after the last layer. They are never pruned in this step.
+  /// How many of the last tokens are returned after the last layer. They are never pruned in this step.
   Index outputs = 1;
   /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
-  /// results stay those of one step. Tokens of earlier turns that are revived come on top. At least as many as score or
-  /// come back: these run together.
+  /// results stay those of one step. Revived tokens of earlier turns are added to them. At least as many as score or
+  /// are outputs: these run together.
   Index max_rows = unlimited;
 };
 
 namespace detail {
 
 /// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
-/// Within a stage, rows run in *parts* in order of position; the last part ranks. Its *tail*, the tokens that score or
-/// come back, runs in the last part as a whole.
+/// Within a stage, rows run in *slices* in order of position; the last slice ranks. Its *tail*, the tokens that score
+/// or are outputs, runs in the last slice as a whole.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepMember {
   using Aux = typename Sequence::aux_type;
@@ -56,7 +57,7 @@ struct StepMember {
   Index event = 0;           // layers that have run when the batch of this sequence may change next
   Selection selection = {};  // what stays active at the event
   bool waits = false;        // at the event
-  bool last_part = false;    // of its stage: can be ranked
+  bool last_slice = false;   // of its stage: can be ranked
   bool joined = false;       // has keys in the layer to run now
   bool new_stage = false;    // the stage began in this step; its rows exceed max_rows
   std::exception_ptr failure = {};
@@ -81,16 +82,16 @@ struct StepMember {
     }
     if (entry.max_rows < tail()) {
       fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
-           ": the tokens that score or come back run together");
+           ": the tokens that score or are outputs run together");
     }
   }
 
-  bool unfinished() const { return entry.more || !last_part; }
+  bool unfinished() const { return entry.more || !last_slice; }
   bool ends_at(Index depth) const { return joined && event == depth; }
-  Index outputs() const { return joined && last_part ? entry.outputs : 0; }
+  Index outputs() const { return joined && last_slice ? entry.outputs : 0; }
 
   bool wants_scores(Index depth) const {
-    return joined && last_part && ((event == depth && selection.ranks()) || (sums_scores() && event < layers));
+    return joined && last_slice && ((event == depth && selection.ranks()) || (sums_scores() && event < layers));
   }
 
   /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
@@ -99,7 +100,7 @@ struct StepMember {
            !running.waits_for_prompt(position);
   }
 
-  bool sums_scores() const { return last_part && over_layers(entry.pruner->score()); }
+  bool sums_scores() const { return last_slice && over_layers(entry.pruner->score()); }
 
   /// The first token that has not run at all.
   Index first_row() const {
@@ -108,30 +109,27 @@ struct StepMember {
     return first;
   }
 
-  /// Sets `limit` for the next part of a stage, whose rows are at `row_at(0 … rows - 1)`.
+  /// Sets `limit` for the next slice of a stage, whose rows are at `row_at(0 … rows - 1)`.
   template <class RowAt>
-  void choose_part(Index rows, const RowAt& row_at) {
-    last_part = !entry.more && rows <= entry.max_rows;
+  void choose_slice(Index rows, const RowAt& row_at) {
+    last_slice = !entry.more && rows <= entry.max_rows;
     limit = tokens;
-    if (last_part || rows == 0) return;
+    if (last_slice || rows == 0) return;
     Index before_tail = rows;
     while (before_tail > 0 && row_at(before_tail - 1) >= tokens - tail()) --before_tail;
-    const Index part = std::min(before_tail, entry.max_rows);
-    limit = part < rows ? row_at(part) : tokens;
+    const Index slice = std::min(before_tail, entry.max_rows);
+    limit = slice < rows ? row_at(slice) : tokens;
   }
 
   /// Finds the layer at which this sequence's batch may change next, after `layers_run` layers. Throws what the policy
-  /// throws.
+  /// throws, and `invalid_argument` where it would have had a chunk wait that has gone on.
   void find_event(Index layers_run) {
     selection = {};
     waits = false;
     for (event = layers_run + 1; event < layers; ++event) {
-      if (last_part) {
-        selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
-      } else {
-        constexpr Index max = std::numeric_limits<Position>::max();
-        waits = entry.pruner->selection(point(max, max, max)).kind != Selection::Kind::all;
-      }
+      waits = !last_slice && must_wait();
+      if (last_slice) selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
+      if (selection.kind != Selection::Kind::all) check_chunks();
       if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
     }
   }
@@ -155,11 +153,11 @@ struct StepMember {
   void commit() noexcept {
     if (!running.running()) return;
     if (!unfinished()) {
-      running.commit();
+      running.commit(!point(active, tokens, prompt_tokens).decodes());
     } else if (new_stage) {
-      running.commit_part({prompt_tokens, stage, std::move(stage_keys), std::move(stage_sums)});
+      running.commit_slice({prompt_tokens, stage, std::move(stage_keys), std::move(stage_sums)});
     } else {
-      running.commit_part(prompt_tokens);
+      running.commit_slice(prompt_tokens);
     }
   }
 
@@ -176,6 +174,37 @@ struct StepMember {
     return count;
   }
 
+  /// Keys of the present stage, all its slices together.
+  Index stage_tokens() const {
+    if (new_stage) return std::ssize(stage_keys);
+    return stage > 0 ? std::ssize(running.prompt().keys) : tokens;
+  }
+
+  std::span<const Depth> prompt_depths() const {
+    return running.sequence().depths().subspan(to_size(tokens - prompt_tokens));
+  }
+
+  /// Whether a slice waits at the event for the rest of its stage: where others wait already, or may be ranked.
+  bool must_wait() const {
+    if (running.parked_at(event) > 0 && std::ranges::count(prompt_depths(), event) > 0) return true;
+    if (!entry.more) {
+      return entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind != Selection::Kind::all;
+    }
+    constexpr Index max = std::numeric_limits<Position>::max();  // how long the prompt will be is unknown
+    return entry.pruner->prunes(point(tokens, tokens, prompt_tokens)) || entry.pruner->prunes(point(max, max, max));
+  }
+
+  /// Throws if a chunk of the prompt has run past the event in an earlier step.
+  void check_chunks() const {
+    if (running.prompt().tokens == 0) return;
+    const auto depths = prompt_depths();
+    const auto passed = std::ranges::find_if(depths, [this](Depth depth) { return depth > event; });
+    if (passed == depths.end()) return;
+    fail("policy: it prunes after ", event, " layers a prompt of ", prompt_tokens,
+         " tokens, of which a chunk has gone ", "through ", *passed,
+         " layers: where it keeps all of short and long prompts, it must not prune those between");
+  }
+
   PrunePoint point(Index active_tokens, Index all_tokens, Index new_tokens) const {
     return {.layers_run = event,
             .layers = layers,
@@ -183,7 +212,8 @@ struct StepMember {
             .tokens = all_tokens,
             .new_tokens = new_tokens,
             .steps = running.sequence().steps(),
-            .decode_steps = tokens - prompt_tokens - running.sequence().prompt_end()};
+            .decoded_tokens = tokens - prompt_tokens - running.sequence().prompt_end(),
+            .outputs = entry.more ? 1 : entry.outputs};
   }
 };
 

@@ -11,7 +11,7 @@
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
 
-namespace lazyllm {
+namespace lazyllm::detail {
 
 /// The way from one layer's batch to the next one's: the next plan, and one list of row copies, in which the rows that
 /// go on, those that are parked and those that are revived stand side by side for all sequences.
@@ -24,12 +24,12 @@ class Transition {
   /// Makes room for steps of `sequences` sequences with `tokens` tokens in all and `rows` rows.
   void reserve(Index sequences, Index tokens, Index rows) {
     next_.reserve(sequences, tokens);
-    for (auto* list : {&dropped_, &revived_}) list->reserve(detail::to_size(rows));
+    for (auto* list : {&dropped_, &revived_}) list->reserve(to_size(rows));
     for (auto* list : {&dropped_rows_, &revived_targets_, &copied_rows_, &copied_targets_}) {
-      list->reserve(detail::to_size(rows));
+      list->reserve(to_size(rows));
     }
-    moves_.reserve(detail::to_size(sequences));
-    copies_.reserve(detail::to_size(2 * sequences + 1));
+    moves_.reserve(to_size(sequences));
+    copies_.reserve(to_size(2 * sequences + 1));
   }
 
   /// Begins the way to the layer that tokens of depth `depth` run next.
@@ -127,4 +127,4 @@ class Transition {
   std::vector<RowCopy<value_type>> copies_;
 };
 
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

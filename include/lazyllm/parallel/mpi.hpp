@@ -28,13 +28,13 @@ inline void check_mpi(int code, const char* call) {
 /// `MPI_Allreduce` on `communicator`, which must outlive what is returned. By MPI's default an error, such as a process
 /// that was killed, ends all processes; a communicator with `MPI_ERRORS_RETURN` throws `rank_error`.
 inline Ranks::AllReduce mpi_all_reduce(MPI_Comm communicator) {
-  return [communicator](std::span<std::int64_t> values, Join join) {
+  return [communicator](std::span<std::int64_t> values, ReduceOp op) {
     if (values.size() > std::numeric_limits<int>::max()) {
       detail::fail("mpi_all_reduce: ", values.size(), " numbers are out of range 0 to ",
                    std::numeric_limits<int>::max());
     }
     detail::check_mpi(MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_INT64_T,
-                                    join == Join::sum ? MPI_SUM : MPI_MAX, communicator),
+                                    op == ReduceOp::sum ? MPI_SUM : MPI_MAX, communicator),
                       "MPI_Allreduce");
   };
 }

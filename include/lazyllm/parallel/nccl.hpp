@@ -49,11 +49,11 @@ inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t st
     }
   };
   const auto context = std::make_shared<cuda::Context>(stream);
-  return [communicator, stream, context, wait](std::span<std::int64_t> values, Join join) {
+  return [communicator, stream, context, wait](std::span<std::int64_t> values, ReduceOp op) {
     const auto bytes = static_cast<Index>(values.size_bytes());
     std::byte* const device = context->workspace(bytes);
     context->upload(std::span<const std::int64_t>(values), reinterpret_cast<std::int64_t*>(device));
-    detail::check_nccl(ncclAllReduce(device, device, values.size(), ncclInt64, join == Join::sum ? ncclSum : ncclMax,
+    detail::check_nccl(ncclAllReduce(device, device, values.size(), ncclInt64, op == ReduceOp::sum ? ncclSum : ncclMax,
                                      communicator, stream),
                        "ncclAllReduce");
     wait();

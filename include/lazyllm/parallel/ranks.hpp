@@ -25,17 +25,17 @@ class rank_error : public error {
 };
 
 /// How the numbers of the ranks become one.
-enum class Join : std::uint8_t {
+enum class ReduceOp : std::uint8_t {
   sum,  ///< of all ranks
   max   ///< the highest
 };
 
 /// The processes that run one model together, as one of them sees them. All of them make the same calls in the same
-/// order. What they exchange are whole numbers, so that all get the same bits, in whatever order they are joined.
+/// order. What they exchange are whole numbers, so that all get the same bits, in whatever order they are reduced.
 class Ranks {
  public:
   /// What an engine supplies: replaces `values`, in host memory, by their sums or maxima over all ranks.
-  using AllReduce = std::function<void(std::span<std::int64_t> values, Join join)>;
+  using AllReduce = std::function<void(std::span<std::int64_t> values, ReduceOp op)>;
 
   /// Throws `invalid_argument` unless `rank` is one of `count`, and `all_reduce` can be called.
   Ranks(Index rank, Index count, AllReduce all_reduce)
@@ -61,10 +61,10 @@ class Ranks {
     share_ = share;
   }
 
-  /// Calls `write(values)`, which fills `count` numbers that are 0, and joins them over the ranks. What it throws on
+  /// Calls `write(values)`, which fills `count` numbers that are 0, and reduces them over the ranks. What it throws on
   /// one rank is thrown as `rank_error` on all. The result is valid until the next call.
   template <class Write>
-  std::span<const std::int64_t> join(std::size_t count, Join join, const Write& write) {
+  std::span<const std::int64_t> all_reduce(std::size_t count, ReduceOp op, const Write& write) {
     values_.assign(count + 1, 0);  // the last one says whether a rank has failed
     const std::span<std::int64_t> numbers = std::span(values_).first(count);
     std::exception_ptr failure;
@@ -74,7 +74,7 @@ class Ranks {
       failure = std::current_exception();
       values_.back() = 1;
     }
-    all_reduce_(values_, join);
+    all_reduce_(values_, op);
     if (values_.back() != 0) raise(failure);
     return numbers;
   }
@@ -82,7 +82,7 @@ class Ranks {
   /// Calls `work`, and waits until all ranks have. What it throws on one rank is thrown as `rank_error` on all.
   template <class Work>
   void together(const Work& work) {
-    join(0, Join::sum, [&](std::span<std::int64_t>) { work(); });
+    all_reduce(0, ReduceOp::sum, [&](std::span<std::int64_t>) { work(); });
   }
 
   /// `count` floats of scratch memory, valid until the next call.
@@ -95,14 +95,14 @@ class Ranks {
   /// own collective has told all ranks that one has.
   [[noreturn]] void raise(const std::exception_ptr& failure) {
     std::int64_t first = failure ? count_ - rank_ : 0;  // the lowest rank that has failed speaks for all
-    all_reduce_(std::span(&first, 1), Join::max);
+    all_reduce_(std::span(&first, 1), ReduceOp::max);
     const Index speaker = count_ - first;
     std::array<std::int64_t, 64> words = {};
     if (failure && speaker == rank_) {
       const std::string text = message_of(failure);
       std::memcpy(words.data(), text.data(), std::min(text.size(), sizeof(words) - 1));
     }
-    all_reduce_(words, Join::sum);
+    all_reduce_(words, ReduceOp::sum);
     std::array<char, sizeof(words)> text;
     std::memcpy(text.data(), words.data(), sizeof(words));
     detail::fail<rank_error>("rank ", speaker, " of ", count_, ": ", std::string_view(text.data()));

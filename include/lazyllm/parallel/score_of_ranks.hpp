@@ -35,7 +35,7 @@ struct ScoreOfRanks : AttentionScore {
   static void score(Context& context, Block& block, const LayerPlan& plan,
                     std::span<const ScoreRequest<ScoreOfRanks>> requests) {
     if (requests.front().score->ranks == nullptr) return score_by_attention(context, block, plan, requests);
-    for (const Reduce heads : {Reduce::mean, Reduce::max}) join_scores(context, block, plan, requests, heads);
+    for (const Reduce heads : {Reduce::mean, Reduce::max}) reduce_scores(context, block, plan, requests, heads);
   }
 
  private:
@@ -55,14 +55,14 @@ struct ScoreOfRanks : AttentionScore {
   }
 
   template <Backend Context, class Block>
-  static void join_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const Request> requests,
-                          Reduce heads) {
+  static void reduce_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const Request> requests,
+                            Reduce heads) {
     std::size_t count = 0;
     for (const Request& request : requests) count += request.window.over_heads == heads ? numbers_of(request) : 0;
     if (count == 0) return;
     Ranks& ranks = *requests.front().score->ranks;
-    const Join join = heads == Reduce::mean ? Join::sum : Join::max;
-    auto numbers = ranks.join(count, join, [&](std::span<std::int64_t> own) {
+    const ReduceOp op = heads == Reduce::mean ? ReduceOp::sum : ReduceOp::max;
+    auto numbers = ranks.all_reduce(count, op, [&](std::span<std::int64_t> own) {
       if (ranks.share() == 0) return;
       for (const Request& request : requests) {
         if (request.window.over_heads != heads) continue;

@@ -12,17 +12,22 @@
 
 namespace lazyllm {
 
-/// Where in a step a policy is asked: between two layers, for one sequence. Of an unfinished prompt the counts of
-/// tokens are the largest that there can be: where a policy prunes then, the prompt waits for its end. A policy that
-/// prunes in a layer only below some count of tokens gives another result for a prompt in chunks.
+/// Where in a step a policy is asked: between two layers, for one sequence. While more of a prompt is to come, it is
+/// asked with the fewest and with the most tokens that there can be, and the prompt waits for its end where it prunes
+/// for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a number
+/// in between makes the entry that ends the prompt fail.
 struct PrunePoint {
-  Index layers_run = 0;     ///< layers that have run in this step, 1 … layers - 1
-  Index layers = 0;         ///< layers of the model
-  Index active_tokens = 0;  ///< tokens active in the layer that ran last
-  Index tokens = 0;         ///< tokens of the sequence so far, prompt and generated
-  Index new_tokens = 0;     ///< tokens of the prompt, all its chunks together, or of the decode step
-  Index steps = 0;          ///< steps that the sequence had finished before this one; a prompt in chunks is one
-  Index decode_steps = 0;   ///< of these, the steps of one token after the last prompt, that is step of several
+  Index layers_run = 0;      ///< layers that have run in this step, 1 … layers - 1
+  Index layers = 0;          ///< layers of the model
+  Index active_tokens = 0;   ///< tokens active in the layer that ran last
+  Index tokens = 0;          ///< tokens of the sequence so far, prompt and generated
+  Index new_tokens = 0;      ///< tokens of the prompt, all its chunks together, or of the decode step
+  Index steps = 0;           ///< steps that the sequence had finished before this one; a prompt in chunks is one
+  Index decoded_tokens = 0;  ///< that decode steps have brought since the last prompt, before this step
+  Index outputs = 1;         ///< how many of the new tokens are returned
+
+  /// Whether this is a decode step: one new token, or several that are all returned, as drafted tokens are.
+  bool decodes() const { return new_tokens <= std::max<Index>(outputs, 1); }
 };
 
 /// A policy's answer: which of the active tokens stay active in the next layer.
@@ -42,12 +47,12 @@ struct Selection {
   double p = 1;           ///< with top_p; in (0, 1]
   /// With top_k and top_p: positions below it are always kept. They count as kept.
   Index protect_first = 0;
-  /// With top_k and top_p: the last positions of the sequence, so many, are always kept; at least the last one.
+  /// With top_k and top_p: the last `protect_last` positions of the sequence are always kept; at least 1.
   Index protect_last = 1;
   /// With top_k and top_p: positions i with mask[i] != 0 are always kept. Positions past its end are not protected.
   std::span<const std::uint8_t> protect_mask{};
-  /// With top_k and top_p: of the selected tokens that are parked here, the highest-scored ones, so many, are revived.
-  /// The others stay parked and are not active in the next layer. Protected tokens are always revived.
+  /// With top_k and top_p: of the selected tokens that are parked here, the `max_revived` highest-scored ones are
+  /// revived. The others stay parked and are not active in the next layer. Protected tokens are revived on top.
   Index max_revived = unlimited;
 
   /// Whether tokens are ranked by their scores.

@@ -54,7 +54,9 @@ struct ProtectMask {
 };
 
 /// Revives at most `count` tokens at each pruning layer of a step, the highest-scored ones, so that a decode step does
-/// not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper.
+/// not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper. Acts only where the
+/// policy ranks tokens (`top_k`, `top_p`). Protected tokens are revived on top. The revived rows of all pruning layers
+/// so far run together: a layer has at most `count` of them for each.
 template <SelectionPolicy Policy>
 struct ReviveAtMost {
   Policy policy;    ///< whose answer is edited
@@ -68,23 +70,22 @@ struct ReviveAtMost {
   }
 };
 
-/// Prunes in decode steps only what costs work: all active tokens stay that have been computed so far, and of the
-/// others `revived` come back at each pruning layer, the highest-scored ones. The new token then sees all K/V that is
-/// there.
+/// Prunes in decode steps only what costs work: all active tokens that have been computed so far stay. Of the others,
+/// the `revived` highest-scored ones are revived at each pruning layer. The new token then sees all K/V that is there.
 template <SelectionPolicy Policy>
 struct KeepComputed {
   Policy policy;      ///< whose answer is edited
   Index revived = 0;  ///< at least 0
-  /// So many in the first decode step after a prompt instead: that step misses most. At least 0.
+  /// Takes the place of `revived` in the first decode step after a prompt, which misses most. At least 0.
   std::optional<Index> first_revived = {};
 
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
-    if (point.new_tokens > 1 || !selection.ranks()) return selection;
+    if (!point.decodes() || !selection.ranks()) return selection;
     selection.kind = Selection::Kind::top_k;
     selection.k = point.active_tokens;
-    const Index count = point.decode_steps == 0 ? first_revived.value_or(revived) : revived;
+    const Index count = point.decoded_tokens == 0 ? first_revived.value_or(revived) : revived;
     selection.max_revived = std::min(selection.max_revived, count);
     return selection;
   }
@@ -100,14 +101,14 @@ struct MinTokens {
   Selection operator()(const PrunePoint& point) const { return point.tokens < tokens ? Selection{} : policy(point); }
 };
 
-/// Prunes in steps of several new tokens only. The first decode step revives everything, so that the first token comes
+/// Prunes in prompts only. The first decode step revives everything, so that the first token comes
 /// early and the later ones come from all tokens.
 template <SelectionPolicy Policy>
 struct PrefillOnly {
   Policy policy;  ///< whose answer is edited
 
   /// The edited answer.
-  Selection operator()(const PrunePoint& point) const { return point.new_tokens > 1 ? policy(point) : Selection{}; }
+  Selection operator()(const PrunePoint& point) const { return point.decodes() ? Selection{} : policy(point); }
 };
 
 /// \cond

@@ -11,7 +11,7 @@
 #include "lazyllm/pruner/token_pruner.hpp"
 #include "lazyllm/score/token_score.hpp"
 
-namespace lazyllm {
+namespace lazyllm::detail {
 
 /// What one sequence of a batch wants from its pruner in a layer.
 template <PrunesTokens P>
@@ -37,15 +37,15 @@ class BatchPruner {
   void reserve(Context& context, Index sequences, Index tokens) {
     for (auto* floats : {&scores_, &pooled_, &sums_, &next_sums_}) floats->reserve(context, tokens, 1);
     for (auto* list : {&keys_, &targets_, &subset_, &subset_targets_, &kept_.indices}) {
-      list->reserve(detail::to_size(tokens));
+      list->reserve(to_size(tokens));
     }
-    revives_.reserve(detail::to_size(tokens));
-    kept_.indptr.reserve(detail::to_size(sequences + 1));
-    kept_.bad.reserve(detail::to_size(sequences));
-    score_requests_.reserve(detail::to_size(sequences));
-    pool_tasks_.reserve(detail::to_size(sequences));
-    tasks_.reserve(detail::to_size(sequences));
-    kept_of_.reserve(detail::to_size(sequences));
+    revives_.reserve(to_size(tokens));
+    kept_.indptr.reserve(to_size(sequences + 1));
+    kept_.bad.reserve(to_size(sequences));
+    score_requests_.reserve(to_size(sequences));
+    pool_tasks_.reserve(to_size(sequences));
+    tasks_.reserve(to_size(sequences));
+    kept_of_.reserve(to_size(sequences));
     if constexpr (SelectsAhead<Context>) selection_.reserve(context, sequences, tokens);
   }
 
@@ -62,12 +62,12 @@ class BatchPruner {
     score_requests_.clear();
     for (const auto& request : requests) {
       const Score& score = request.pruner->score();
-      score_requests_.push_back({&score, detail::score_window(score, plan, request.sequence, request.new_tokens),
+      score_requests_.push_back({&score, score_window(score, plan, request.sequence, request.new_tokens),
                                  of_keys(scores_, plan, request.sequence, request.sequence + 1)});
     }
     Score::score(context, block, plan, std::span<const ScoreRequest<Score>>(score_requests_));
     for (std::size_t first = 0, last = 0; first < requests.size(); first = last) {  // neighbours in one launch
-      const auto summed = [&](std::size_t i) { return detail::over_layers(requests[i].pruner->score()); };
+      const auto summed = [&](std::size_t i) { return over_layers(requests[i].pruner->score()); };
       for (last = first + 1; last < requests.size() && summed(last) == summed(first) &&
                              requests[last].sequence == requests[last - 1].sequence + 1;) {
         ++last;
@@ -104,16 +104,16 @@ class BatchPruner {
       if (!request.selection.ranks()) continue;
       const SequencePlan part = plan.sequence(request.sequence);
       std::span<float> scores = of_keys(scores_, plan, request.sequence, request.sequence + 1);
-      if (const Index pooling = detail::pooling(request.pruner->score()); pooling > 1) {
+      if (const Index width = pooling(request.pruner->score()); width > 1) {
         pooled_.reserve(context, std::ssize(plan.keys()), 1);
         const std::span<float> pooled = of_keys(pooled_, plan, request.sequence, request.sequence + 1);
-        pool_tasks_.push_back({scores, pooled, pooling});
+        pool_tasks_.push_back({scores, pooled, width});
         scores = pooled;
       }
       kept_of_[i] = tasks_.size();
       tasks_.push_back(P::task(request.selection, part.tokens, request.outputs, part.keys, scores));
       if (request.selection.max_revived == Selection::unlimited) continue;
-      const auto first = detail::to_size(plan.key_indptr()[detail::to_size(request.sequence)]);
+      const auto first = to_size(plan.key_indptr()[to_size(request.sequence)]);
       for (std::size_t k = 0; k < part.keys.size(); ++k) {
         revives_[first + k] = parked_here(request.sequence, part.keys[k]);
       }
@@ -199,8 +199,8 @@ class BatchPruner {
 
   /// The numbers of the keys of the sequences [first, last).
   static std::span<float> of_keys(const Buffer<float>& buffer, const LayerPlan& plan, Index first, Index last) {
-    const Index begin = plan.key_indptr()[detail::to_size(first)];
-    return {buffer.rows().row(begin), detail::to_size(plan.key_indptr()[detail::to_size(last)] - begin)};
+    const Index begin = plan.key_indptr()[to_size(first)];
+    return {buffer.rows().row(begin), to_size(plan.key_indptr()[to_size(last)] - begin)};
   }
 
   static void list_to(std::vector<Index>& list, Index count) {
@@ -227,4 +227,4 @@ class BatchPruner {
   bool sums_change_ = false;
 };
 
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

@@ -23,10 +23,10 @@ struct Preset {
   Schedule schedule = {};                    ///< keep ratios; without points nothing is pruned
   AttentionScore score = {};                 ///< how tokens rank
   Index protect_first = 0;                   ///< positions below it are always kept
-  Index protect_last = 1;                    ///< the last tokens, so many, are always kept
+  Index protect_last = 1;                    ///< the last `protect_last` tokens are always kept
   Index max_revived = Selection::unlimited;  ///< at each pruning layer of a step
-  /// In decode steps all tokens that have been computed stay, and so many others come back at each pruning layer, see
-  /// `KeepComputed`; absent: decode steps prune like the prompt's.
+  /// In decode steps all tokens that have been computed stay, and this number of others is revived at each pruning
+  /// layer, see `KeepComputed`; absent: decode steps prune like the prompt's.
   std::optional<Index> decode_revived = {};
   std::optional<Index> first_revived = {};  ///< the same in the first decode step after a prompt; absent: as later
 };

@@ -40,12 +40,14 @@ class TokenPruner {
   const Policy& policy() const { return policy_; }  ///< how many tokens stay
   const Score& score() const { return score_; }     ///< with its options
 
+  /// Whether the policy answers otherwise than to keep all tokens. Throws what it throws.
+  bool prunes(const PrunePoint& point) const { return answer(point).kind != Selection::Kind::all; }
+
   /// Asks the policy. A selection that would keep everything comes back as kind `all`. Throws `invalid_argument` if k
   /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the
   /// policy throws.
   Selection selection(const PrunePoint& point) const {
-    Selection selection;
-    if constexpr (SelectionPolicy<Policy>) selection = policy_(point);
+    Selection selection = answer(point);
     const auto where = [&point] { return " after " + std::to_string(point.layers_run) + " layers"; };
     using enum Selection::Kind;
     if (selection.kind == top_k && selection.k < 1) {
@@ -83,6 +85,11 @@ class TokenPruner {
   }
 
  private:
+  Selection answer(const PrunePoint& point) const {
+    if constexpr (SelectionPolicy<Policy>) return policy_(point);
+    return {};
+  }
+
   Policy policy_;
   Score score_;
 };
@@ -92,6 +99,7 @@ template <class P>
 concept PrunesTokens = requires(const P& pruner, const PrunePoint& point, const Selection& selection) {
   requires TokenScore<typename P::score_type>;
   { pruner.score() } -> std::same_as<const typename P::score_type&>;
+  { pruner.prunes(point) } -> std::same_as<bool>;
   { pruner.selection(point) } -> std::same_as<Selection>;
   { P::task(selection, Index{}, Index{}, Positions(), std::span<const float>()) } -> std::same_as<SelectionTask>;
 };

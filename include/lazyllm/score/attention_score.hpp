@@ -113,12 +113,12 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
 struct AttentionScore {
   /// Over the query heads of each row. A head that looks for one thing counts as much as all others with `max`.
   Reduce over_heads = Reduce::mean;
-  /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Of these, the tokens
-  /// take part that belong to the prompt of this step and are still active. In a decode step that is the last token.
+  /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Only tokens of this
+  /// step's prompt that are still active count. In a decode step that is the last token.
   Index last_queries = 1;
   Reduce over_rows = Reduce::mean;  ///< over the rows of the window
   /// Sum the scores of all layers that have run in this step. This ranks like the running mean: selection does not
-  /// depend on a factor. Scores are then computed in every layer.
+  /// depend on a factor. Scores are then computed in all layers up to the last one that ranks.
   bool over_layers = false;
   /// Give a token the highest score among the `pooling` active tokens around it; odd, 1 for none.
   Index pooling = 1;

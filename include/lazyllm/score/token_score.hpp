@@ -57,10 +57,10 @@ struct AnyBlock {
 ///   from attention probabilities. With tensor parallelism this is where the scores of all ranks are added, so that
 ///   all ranks keep the same tokens.
 /// - Required: `last_queries`, how many of the sequence's last positions score.
-/// - Optional: `over_heads` and `over_rows`, how the scores of the query heads and of the window's rows become one,
-/// mean
-///   where there is none; `over_layers`, whether the scores of all layers so far are summed; `pooling`: each key gets
-///   the highest score among so many neighbours; `check()`, which throws `invalid_argument` for options out of range.
+/// - Optional: `over_heads` and `over_rows`, how the scores of the query heads and of the window's rows become one;
+///   without them, the mean. `over_layers`, whether the scores of all layers so far are summed. `pooling`: each key
+///   gets the highest score among the `pooling` keys around it. `check()` throws `invalid_argument` for options out of
+///   range.
 template <class S>
 concept TokenScore = std::copyable<S> && requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block,
                                                   const LayerPlan& plan, std::span<const ScoreRequest<S>> requests) {

@@ -203,7 +203,7 @@ exit "${CTEST_STATUS:-0}"
 """,
     "compute-sanitizer": """
 echo "compute-sanitizer $*" >>"$CALLS"
-[[ ${LAZYLLM_TEST_RUNS:-} == 0.02 && ${LAZYLLM_OWN_ATTENTION:-} == 1 ]] || exit 9
+[[ ${LAZYLLM_TEST_RUNS:-} == 0.02 && ${LLAMA_OWN_ATTENTION:-} == 1 ]] || exit 9
 [[ $* != ${HANGS:-} ]] || exec sleep 60
 [[ $* != ${STOPPED:-} ]] || exit 124
 [[ $* != ${WRONG:-} ]] || exit 9
@@ -225,7 +225,7 @@ PROGRAMS = {
     "ttft_bench": """
 echo "ttft_bench $*" >>"$CALLS"
 [[ -z ${LAZYLLM_TEST_RUNS:-} ]] || exit 9
-if [[ -z ${LAZYLLM_OWN_ATTENTION:-} ]]; then echo "by cuDNN" >>"$CALLS"; fi
+if [[ -z ${LLAMA_OWN_ATTENTION:-} ]]; then echo "by cuDNN" >>"$CALLS"; fi
 if [[ ${CUDA_VISIBLE_DEVICES-all} == "" ]]; then echo "${DRY:-no CUDA device}"; exit 1; fi
 while (($#)); do [[ $1 != --json ]] || cp "$CASES" "$2"; shift; done
 exit "${TTFT_STATUS:-0}"

@@ -233,7 +233,7 @@ TEST_CASE("mistakes in the options") {
   check_fails(EvaluateProgram::run_plain({"--model", "x"}), 2, {"--data is required"});
   check_fails(program.run({"--method", "magic"}), 2, {"--method", "magic"});
   check_fails(program.run({"--dtype", "f16"}), 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});
-#ifndef LAZYLLM_HAS_CUDA
+#ifndef LLAMA_HAS_CUDA
   check_fails(program.run({"--device", "cuda"}), 1, {"--device cuda: this build has no CUDA"});
 #endif
   check_fails(program.run({"--limit", "0"}), 2, {"--limit: 0", "at least 1"});

@@ -328,6 +328,10 @@ class Runs(unittest.TestCase):
         self.assertEqual(before, self.document())
         _, figures = self.run_it("figures")
         self.assertEqual(figures.calls, [])
+        _, location = self.run_it("figures", "location")
+        self.assertEqual(location.calls, [])
+        self.assertEqual(self.document().count("###"), 1)
+        self.assertIn("Figure 6", self.document())
         _, more = self.run_it("dense", ITEMS="6")
         self.assertEqual(sorted(call[call.index("--limit") + 1] for call in more.calls), ["3", "3", "6"])
         (self.model / "model.safetensors").write_text("trained on")
@@ -371,7 +375,7 @@ class Runs(unittest.TestCase):
         rows = len(PRESETS) + 5
         printed, calls = slow(4 * rows + 2)  # the fourth of 8 rounds has been begun
         self.assertEqual(calls, 4 * rows + 2)
-        self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m00s left\n")
+        self.assertRegex(printed, r"table, item 1 of each data set: \d+ of 21 runs; \d+m00s, about \d+m\d\ds left\n")
         self.assertIn("4 items, 1 to 2 of each of 3 data sets", self.document())
         self.assertIn("a machine; commit after30; today", self.document())
         self.assertEqual(self.document().count("| **average** | **96.0** | 4 |"), 1)  # dense, with more items measured
@@ -382,10 +386,19 @@ class Runs(unittest.TestCase):
         self.assertIn("commit after30, after100", self.document())
 
     def test_a_bounded_run_has_fewer_points_in_its_figures(self):
-        for hours, sweep, location in ((None, 24, 31), ("1", 17, 11)):
+        for hours, sweep, location in ((None, 24, 31), ("1", 15, 11)):
             for part, runs in (("sweep", sweep), ("location", location)):
                 _, program = self.run_it(part, hours=hours, SWEEP_ITEMS="1", BUILD=str(self.folder / f"{part}{hours}"))
                 self.assertEqual(len(program.calls), 3 * runs)  # of three data sets
+
+    def test_a_bounded_run_takes_points_of_its_figures_from_the_table(self):
+        counts = {"TABLE_ITEMS": "1", "SWEEP_ITEMS": "1", "SEEDS": "2", "SWEEP_SEEDS": "2"}
+        _, program = self.run_it("table", hours="1", **counts)
+        table = len(program.calls)
+        self.assertEqual(table, 3 * 7)  # dense, three baselines, the paper's and two presets
+        self.run_it("sweep", program=program, hours="1", **counts)
+        self.assertEqual(len(program.calls) - table, 3 * 8)  # two more points of each baseline and of the paper's
+        self.assertIn("that of our score has the presets", self.document())
 
     def test_pretrained_models_are_measured_as_in_the_paper(self):
         with mock.patch("plan.fetched", lambda name: self.folder / name):
@@ -452,6 +465,9 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.document().startswith("# Title\n\nBefore.\n"))
         self.assertTrue(self.document().endswith("<!-- quality-model end -->\n\nAfter.\n"))
         self.assertEqual(self.document().count("## Quality of model"), 1)
+        self.run_it("table", CONTEXT="2048")
+        self.assertIn("\n## Quality of model, context 2048\n\n<!-- quality-model-2048 begin -->\n", self.document())
+        self.assertEqual(self.document().count("<!-- quality-model begin -->"), 1)
         with self.assertRaisesRegex(ValueError, "one '<!-- quality-model begin -->'"):
             quality.with_section(once + once, "quality-model", "", "")
 

@@ -212,7 +212,7 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
   check({"--prompts-limit", "0"}, 2, {"--prompts-limit", "at least 1"});
   check({"--dtype", "f64"}, 2, {"--dtype"});
   check({"--dtype", "f16"}, 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});
-#ifndef LAZYLLM_HAS_CUDA
+#ifndef LLAMA_HAS_CUDA
   check({"--device", "cuda"}, 1, {"--device cuda: this build has no CUDA"});
 #endif
   check({"--unknown"}, 2, {"--unknown"});

@@ -91,17 +91,14 @@ struct CheckedFeedForward {
 
 /// The engine's blocks one by one.
 struct CheckedEngine {
-  using value_type = float;
-
-  CheckedEngine(const Model& model_, const Room& room_) : model(&model_), forward(model_, room_) {
+  CheckedEngine(const Model& model_, const Room& room_)
+      : model(&model_), hidden_size(model->shape().hidden_size), forward(model_, room_) {
     for (Index l = 0; l < model->shape().layers; ++l) {
-      blocks.emplace_back(CheckedAttention{{&forward, l}}, CheckedFeedForward{&forward, l});
+      layers.emplace_back(CheckedAttention{{&forward, l}}, CheckedFeedForward{&forward, l});
     }
   }
   CheckedEngine(const CheckedEngine&) = delete;
 
-  Index hidden_size() const { return model->shape().hidden_size; }
-  auto& layers() { return blocks; }
   void embed(lazyllm::cpu::Context&, std::span<const std::int32_t> tokens, lazyllm::Positions,
              lazyllm::RowsView<float> rows) {
     forward.embed(tokens, rows.data);
@@ -148,8 +145,9 @@ struct CheckedEngine {
   }
 
   const Model* model;
+  Index hidden_size;
   Forward forward;
-  std::vector<lazyllm::LazyDecoderLayer<CheckedAttention, CheckedFeedForward>> blocks;
+  std::vector<lazyllm::LazyDecoderLayer<CheckedAttention, CheckedFeedForward>> layers;
 };
 
 }  // namespace
@@ -220,7 +218,7 @@ TEST_CASE("a graph for each segment equals layer by layer") {
   for (int i = 0; i < 4; ++i) {
     const auto logits = lazy.run(tokens);
     engine.embed(context, tokens, {}, step.begin(context, sequence, pruner, std::ssize(tokens)));
-    for (auto& layer : engine.layers()) layer.forward(context, step);
+    for (auto& layer : engine.layers) layer.forward(context, step);
     CHECK(logits == engine.logits(context, step.end().rows));
     CHECK(std::ranges::equal(lazy.sequence().depths(), sequence.depths()));
     revived += lazy.stats().revived();

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 #include <omp.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -31,7 +31,7 @@ double fastest(const Run& run) {
   return best;
 }
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 double seconds(Index rows, Index in, Index out, bool bf16, int threads) {
   using namespace dnnl;
   omp_set_num_threads(threads);

@@ -24,7 +24,7 @@
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
-#ifdef LAZYLLM_HAS_CUDA
+#ifdef LLAMA_HAS_CUDA
 #include "bench/examples/llama/model/device_report.hpp"
 #include "bench/examples/llama/model/device_ttft.hpp"
 #endif
@@ -176,7 +176,7 @@ nlohmann::ordered_json run(const Options& options) {
 
 using Save = std::function<void(const nlohmann::ordered_json&)>;
 
-#ifdef LAZYLLM_HAS_CUDA
+#ifdef LLAMA_HAS_CUDA
 /// Of every prompt length with every batch size and every schedule; see `measure_cases`.
 nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   if (options.dtype != "bf16") fail("--dtype ", options.dtype, ": on a CUDA device it is bf16");
@@ -232,7 +232,7 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
     return with_memory("the weights and the K/V of four decoders", bytes,
                        [&] { return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options); });
   }
-#ifdef LAZYLLM_HAS_CUDA
+#ifdef LLAMA_HAS_CUDA
   return run_on_device(options, save);
 #else
   fail("--device ", options.device,

@@ -292,12 +292,12 @@ void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index la
   }
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                                      \
+#define LLAMA_INSTANTIATE(T)                                                                                        \
   template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, Positions, \
                           RowsView<const T>, RowsView<T>, BlockProducts);                                           \
   template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(Eigen::bfloat16)
-#undef LAZYLLM_INSTANTIATE
+LLAMA_INSTANTIATE(float)
+LLAMA_INSTANTIATE(Eigen::bfloat16)
+#undef LLAMA_INSTANTIATE
 
 }  // namespace llama

@@ -45,12 +45,12 @@ template <class T>
 void attention(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, RowsView<const T> queries,
                RowsView<T> out);
 
-#define LAZYLLM_DECLARE(T)                                                                                      \
+#define LLAMA_DECLARE(T)                                                                                        \
   extern template void attention(lazyllm::cpu::Context&, const AttentionShape&, const KeyValues<T>&, Positions, \
                                  Positions, RowsView<const T>, RowsView<T>, BlockProducts);                     \
   extern template void attention(lazyllm::cpu::Context&, const HostPlan<T>&, Index, RowsView<const T>, RowsView<T>);
-LAZYLLM_DECLARE(float)
-LAZYLLM_DECLARE(Eigen::bfloat16)
-#undef LAZYLLM_DECLARE
+LLAMA_DECLARE(float)
+LLAMA_DECLARE(Eigen::bfloat16)
+#undef LLAMA_DECLARE
 
 }  // namespace llama

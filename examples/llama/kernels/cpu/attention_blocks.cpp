@@ -253,7 +253,7 @@ void run(lazyllm::cpu::Context& context, const AttentionTask<T>& task) {
 template <class T>
 void attend_in_blocks(lazyllm::cpu::Context& context, const AttentionTask<T>& task,
                       [[maybe_unused]] BlockProducts products) {
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
   if (products == BlockProducts::automatic) {
     if constexpr (!std::is_same_v<T, float>) {
       if (OneDnnProducts<T>::supported()) return run<OneDnnProducts<T>>(context, task);

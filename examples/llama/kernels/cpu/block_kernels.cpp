@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
 
@@ -14,7 +14,7 @@ extern const BlockKernels baseline, avx2, avx512, avx512_bf16;
 
 namespace {
 
-#ifdef LAZYLLM_HAS_X86_KERNELS
+#ifdef LLAMA_HAS_X86_KERNELS
 enum class Isa { avx2, avx512, avx512_bf16 };
 
 bool processor_has(Isa isa) {
@@ -26,7 +26,7 @@ bool processor_has(Isa isa) {
 }
 
 bool allowed([[maybe_unused]] Isa isa) {
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
   // The values are sets of bits, one for each part of an instruction set.
   const auto asked = static_cast<unsigned>(isa == Isa::avx2     ? dnnl::cpu_isa::avx2
                                            : isa == Isa::avx512 ? dnnl::cpu_isa::avx512_core
@@ -40,7 +40,7 @@ bool allowed([[maybe_unused]] Isa isa) {
 
 std::vector<const BlockKernels*> find_usable() {
   std::vector<const BlockKernels*> found;
-#ifdef LAZYLLM_HAS_X86_KERNELS
+#ifdef LLAMA_HAS_X86_KERNELS
   const auto add = [&](Isa isa, const BlockKernels& kernels) {
     if (processor_has(isa) && allowed(isa)) found.push_back(&kernels);
   };

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set; LAZYLLM_ISA is its name. Everything here is this file's own, and it calls no
+// Compiled once for each instruction set; LLAMA_ISA is its name. Everything here is this file's own, and it calls no
 // function of a header: of inline functions the linker keeps one copy, perhaps one that the processor cannot run.
 
 #ifdef __AVX2__
@@ -248,11 +248,11 @@ void transpose(Index rows, Index width, const float* from, float* to) {
 
 }  // namespace
 
-#define LAZYLLM_STRING(text) #text
-#define LAZYLLM_NAME(name) LAZYLLM_STRING(name)
+#define LLAMA_STRING(text) #text
+#define LLAMA_NAME(name) LLAMA_STRING(name)
 namespace isa {
-extern const BlockKernels LAZYLLM_ISA;
-const BlockKernels LAZYLLM_ISA = {weigh, weigh_rounded, accumulate, multiply, transpose, LAZYLLM_NAME(LAZYLLM_ISA)};
+extern const BlockKernels LLAMA_ISA;
+const BlockKernels LLAMA_ISA = {weigh, weigh_rounded, accumulate, multiply, transpose, LLAMA_NAME(LLAMA_ISA)};
 }  // namespace isa
 
 }  // namespace llama

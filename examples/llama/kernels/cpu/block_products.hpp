@@ -14,7 +14,7 @@ namespace llama {
 
 constexpr Index max_block_keys = 256;
 
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
 /// By oneDNN, with one thread: called where `omp_get_max_threads()` is 1. `S` is `float` or `Eigen::bfloat16`.
 template <class S>
 struct OneDnnProducts {

@@ -155,14 +155,14 @@ class FloatChunk {
 };
 
 #ifdef __x86_64__
-#define LAZYLLM_PAIRS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
+#define LLAMA_PAIRS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
 
 constexpr int lanes = 16;
 constexpr int columns = 4;  ///< vectors of a tile: all keys of a block, or 64 elements of a head
 constexpr int height = 6;   ///< queries of a tile
 
 /// e^x for x <= 0, within 2e-7 of it.
-LAZYLLM_PAIRS inline __m512 exponential(__m512 x) {
+LLAMA_PAIRS inline __m512 exponential(__m512 x) {
   const __m512 scaled = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
   const __m512 whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 rest = _mm512_sub_ps(scaled, whole);
@@ -174,13 +174,13 @@ LAZYLLM_PAIRS inline __m512 exponential(__m512 x) {
 }
 
 /// A pair of bfloat16 in every lane.
-LAZYLLM_PAIRS inline __m512bh broadcast(const void* pair) {
+LLAMA_PAIRS inline __m512bh broadcast(const void* pair) {
   std::int32_t bits;
   std::memcpy(&bits, pair, sizeof(bits));
   return (__m512bh)_mm512_set1_epi32(bits);
 }
 
-LAZYLLM_PAIRS inline __m512bh load(const void* from) { return (__m512bh)_mm512_loadu_si512(from); }
+LLAMA_PAIRS inline __m512bh load(const void* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
 /// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64.
 class PairChunk {
@@ -194,7 +194,7 @@ class PairChunk {
         keys_(reinterpret_cast<std::uint32_t*>(memory)),
         values_(keys_ + block_keys * head_dim_ / 2) {}
 
-  LAZYLLM_PAIRS void run(Index kv_head, Index chunk) {
+  LLAMA_PAIRS void run(Index kv_head, Index chunk) {
     const Index first = chunk * chunk_keys;
     const Index queries = task_.query_count();
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
@@ -227,7 +227,7 @@ class PairChunk {
 
  private:
   /// keys_[k][i] = elements 2k and 2k + 1 of key i; zeros behind `count`.
-  LAZYLLM_PAIRS void load_keys(Index kv_head, Index key, Index count) {
+  LLAMA_PAIRS void load_keys(Index kv_head, Index key, Index count) {
     for (Index i = 0; i < block_keys; i += lanes) {
       std::array<const Bfloat16*, lanes> from;
       for (Index lane = 0; lane < lanes; ++lane) {
@@ -246,7 +246,7 @@ class PairChunk {
   }
 
   /// Column k of the 16 rows to `to + k * block_keys`.
-  LAZYLLM_PAIRS static void transpose(const __m512i (&rows)[lanes], std::uint32_t* to) {
+  LLAMA_PAIRS static void transpose(const __m512i (&rows)[lanes], std::uint32_t* to) {
     __m512i pairs[lanes], quads[lanes];
     for (int i = 0; i < lanes; i += 2) {
       pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
@@ -272,7 +272,7 @@ class PairChunk {
   }
 
   /// values_[i][k] = element k of the values of keys 2i and 2i + 1; zeros behind `count`.
-  LAZYLLM_PAIRS void load_values(Index kv_head, Index key, Index count) {
+  LLAMA_PAIRS void load_values(Index kv_head, Index key, Index count) {
     std::uint16_t order[2 * lanes];
     for (int i = 0; i < lanes; ++i) {
       order[2 * i] = static_cast<std::uint16_t>(i);
@@ -296,7 +296,7 @@ class PairChunk {
   /// Adds the block that begins at `key` to the partial results of queries `query` to `query + rows - 1`. The first of
   /// them sees its first key.
   template <int rows>
-  LAZYLLM_PAIRS void tile(Index kv_head, Index chunk, Index key, Index query) {
+  LLAMA_PAIRS void tile(Index kv_head, Index chunk, Index key, Index query) {
     const Bfloat16* from[rows];
     for (int q = 0; q < rows; ++q) from[q] = task_.query(kv_head, query + q);
     __m512 sum[rows][columns];
@@ -341,7 +341,7 @@ class PairChunk {
 
   /// Scores to weights, exactly 0 behind the first `visible` keys, of which there is one at least. Returns the
   /// correction of what the query has summed up so far.
-  LAZYLLM_PAIRS float weigh(const __m512 (&scores)[columns], Index visible, Partial partial, Bfloat16* weights) const {
+  LLAMA_PAIRS float weigh(const __m512 (&scores)[columns], Index visible, Partial partial, Bfloat16* weights) const {
     const auto seen = visible >= block_keys ? ~std::uint64_t{0} : (std::uint64_t{1} << visible) - 1;
     const auto mask = [seen](int c) { return static_cast<__mmask16>(seen >> (c * lanes)); };
     const __m512 nothing = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
@@ -432,11 +432,11 @@ void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& 
   run<FloatChunk<T>>(context, whole);
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                   \
+#define LLAMA_INSTANTIATE(T)                                     \
   template bool suits_few_rows<T>(const AttentionShape&, Index); \
   template void few_rows_attention(lazyllm::cpu::Context&, const AttentionTask<T>&);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(Bfloat16)
-#undef LAZYLLM_INSTANTIATE
+LLAMA_INSTANTIATE(float)
+LLAMA_INSTANTIATE(Bfloat16)
+#undef LLAMA_INSTANTIATE
 
 }  // namespace llama

@@ -52,8 +52,8 @@ void convert(const Tensor& tensor, Index width, T* to, int threads) {
 }  // namespace
 
 template <class T>
-Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biases, int threads, GemmLibrary library,
-                  WeightFormat format) {
+HostLinear<T>::HostLinear(std::span<const Tensor> weights, std::span<const Tensor> biases, int threads,
+                          GemmLibrary library, WeightFormat format) {
   check_shapes(weights, biases);
   if (threads < 1) fail("Linear: threads ", threads, " is out of range, at least 1");
   in_ = weights[0].shape[1];
@@ -75,7 +75,7 @@ Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biase
     weights_ = pack_int8(unpacked, threads);
     return;
   }
-#ifdef LAZYLLM_HAS_ONEDNN
+#ifdef LLAMA_HAS_ONEDNN
   if (library == GemmLibrary::automatic) weights_ = pack_for_onednn(unpacked, threads);
 #endif
   library_ = weights_ ? library : GemmLibrary::eigen;
@@ -83,14 +83,14 @@ Linear<T>::Linear(std::span<const Tensor> weights, std::span<const Tensor> biase
 }
 
 template <class T>
-Linear<T>::Linear(Linear&&) noexcept = default;
+HostLinear<T>::HostLinear(HostLinear&&) noexcept = default;
 template <class T>
-Linear<T>& Linear<T>::operator=(Linear&&) noexcept = default;
+HostLinear<T>& HostLinear<T>::operator=(HostLinear&&) noexcept = default;
 template <class T>
-Linear<T>::~Linear() = default;
+HostLinear<T>::~HostLinear() = default;
 
 template <class T>
-void Linear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Index y_stride) const {
+void HostLinear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Index y_stride) const {
   if (x.width != in_ || y_width != out_ || x.rows != y_rows)
     fail("Linear: x [", x.rows, " x ", x.width, "] and y [", y_rows, " x ", y_width, "], allowed are [rows x ", in_,
          "] and [rows x ", out_, "]");
@@ -99,11 +99,11 @@ void Linear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Index y_
 }
 
 template <class T>
-void Linear<T>::multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
+void HostLinear<T>::multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
   if (x.rows > 0) weights_->multiply(x.data, x.rows, y, y_is_float, accumulate, threads);
 }
 
-template class Linear<float>;
-template class Linear<Eigen::bfloat16>;
+template class HostLinear<float>;
+template class HostLinear<Eigen::bfloat16>;
 
 }  // namespace llama

@@ -28,17 +28,17 @@ class PackedWeights;
 /// float. Owns the weights, packed for the GEMM library. One object serves several threads of the caller at a time.
 /// `T` is `float` or `Eigen::bfloat16`.
 template <class T>
-class Linear {
+class HostLinear {
  public:
   /// Stacks `weights`, each `[out_i x in]`, on the out dimension: the output is theirs side by side. Needs as much
   /// memory again while it packs; the tensors are not used afterwards. `biases` is empty, or one `[out_i]` per weight.
   /// Throws `std::invalid_argument` when the shapes do not fit each other, or the processor cannot multiply int8.
-  explicit Linear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
-                  GemmLibrary library = GemmLibrary::automatic, WeightFormat format = WeightFormat::as_type);
+  explicit HostLinear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
+                      GemmLibrary library = GemmLibrary::automatic, WeightFormat format = WeightFormat::as_type);
 
-  Linear(Linear&&) noexcept;
-  Linear& operator=(Linear&&) noexcept;
-  ~Linear();
+  HostLinear(HostLinear&&) noexcept;
+  HostLinear& operator=(HostLinear&&) noexcept;
+  ~HostLinear();
 
   Index in() const { return in_; }
   Index out() const { return out_; }
@@ -69,7 +69,7 @@ class Linear {
   std::unique_ptr<const PackedWeights> weights_;
 };
 
-extern template class Linear<float>;
-extern template class Linear<Eigen::bfloat16>;
+extern template class HostLinear<float>;
+extern template class HostLinear<Eigen::bfloat16>;
 
 }  // namespace llama

@@ -150,7 +150,7 @@ class Int8Weights final : public PackedWeights {
 
 }  // namespace
 
-#ifndef LAZYLLM_HAS_ONEDNN
+#ifndef LLAMA_HAS_ONEDNN
 bool multiply_int8(const Panels<std::int8_t>&, const std::uint8_t*, Index, Index, std::int32_t*, int) { return false; }
 #endif
 

@@ -43,16 +43,16 @@ void for_height(Index rows, const Run& run) {
   }
 }
 
-#define LAZYLLM_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni,fma")))
-#define LAZYLLM_AVX2 __attribute__((target("avx2,fma")))
+#define LLAMA_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni,fma")))
+#define LLAMA_AVX2 __attribute__((target("avx2,fma")))
 
 struct Pairs512 {
   using Sum = float;
   using Vector = __m512;
-  LAZYLLM_AVX512 static Vector load(const Sum* from) { return _mm512_load_ps(from); }
-  LAZYLLM_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_ps(to, sum); }
-  LAZYLLM_AVX512 static Vector zero() { return _mm512_setzero_ps(); }
-  LAZYLLM_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
+  LLAMA_AVX512 static Vector load(const Sum* from) { return _mm512_load_ps(from); }
+  LLAMA_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_ps(to, sum); }
+  LLAMA_AVX512 static Vector zero() { return _mm512_setzero_ps(); }
+  LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)weights);
   }
 };
@@ -60,10 +60,10 @@ struct Pairs512 {
 struct Fours512 {
   using Sum = std::int32_t;
   using Vector = __m512i;
-  LAZYLLM_AVX512 static Vector load(const Sum* from) { return _mm512_load_si512(from); }
-  LAZYLLM_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_si512(to, sum); }
-  LAZYLLM_AVX512 static Vector zero() { return _mm512_setzero_si512(); }
-  LAZYLLM_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
+  LLAMA_AVX512 static Vector load(const Sum* from) { return _mm512_load_si512(from); }
+  LLAMA_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_si512(to, sum); }
+  LLAMA_AVX512 static Vector zero() { return _mm512_setzero_si512(); }
+  LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
     return _mm512_dpbusd_epi32(sum, x, weights);
   }
 };
@@ -71,8 +71,8 @@ struct Fours512 {
 /// `height` rows times `columns` vectors of outputs along `groups` groups. Fetches `lines` of 64 bytes for each group,
 /// from `fetched` on.
 template <class Products, int height, int columns, int lines>
-LAZYLLM_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
-                            const std::uint32_t* fetched, typename Products::Sum* sums) {
+LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
+                          const std::uint32_t* fetched, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {
     for (int c = 0; c < columns; ++c) {
@@ -134,15 +134,15 @@ void kernel512(const void* panel, Index groups, const std::byte* x, Index x_stri
 struct Pairs256 {
   using Sum = float;
   using Vector = __m256;
-  LAZYLLM_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_ps(to, sum); }
-  LAZYLLM_AVX2 static Vector zero() { return _mm256_setzero_ps(); }
-  LAZYLLM_AVX2 static __m256i even(__m256i pairs) { return _mm256_slli_epi32(pairs, 16); }
-  LAZYLLM_AVX2 static __m256i odd(__m256i pairs) {
+  LLAMA_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_ps(to, sum); }
+  LLAMA_AVX2 static Vector zero() { return _mm256_setzero_ps(); }
+  LLAMA_AVX2 static __m256i even(__m256i pairs) { return _mm256_slli_epi32(pairs, 16); }
+  LLAMA_AVX2 static __m256i odd(__m256i pairs) {
     return _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
   }
-  LAZYLLM_AVX2 static __m256i even_x(__m256i pairs) { return even(pairs); }
-  LAZYLLM_AVX2 static __m256i odd_x(__m256i pairs) { return odd(pairs); }
-  LAZYLLM_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
+  LLAMA_AVX2 static __m256i even_x(__m256i pairs) { return even(pairs); }
+  LLAMA_AVX2 static __m256i odd_x(__m256i pairs) { return odd(pairs); }
+  LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
   }
 };
@@ -150,21 +150,21 @@ struct Pairs256 {
 struct Fours256 {
   using Sum = std::int32_t;
   using Vector = __m256i;
-  LAZYLLM_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), sum); }
-  LAZYLLM_AVX2 static Vector zero() { return _mm256_setzero_si256(); }
-  LAZYLLM_AVX2 static __m256i even(__m256i fours) { return _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8); }
-  LAZYLLM_AVX2 static __m256i odd(__m256i fours) { return _mm256_srai_epi16(fours, 8); }
-  LAZYLLM_AVX2 static __m256i even_x(__m256i fours) { return _mm256_and_si256(fours, _mm256_set1_epi16(0xff)); }
-  LAZYLLM_AVX2 static __m256i odd_x(__m256i fours) { return _mm256_srli_epi16(fours, 8); }
-  LAZYLLM_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
+  LLAMA_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), sum); }
+  LLAMA_AVX2 static Vector zero() { return _mm256_setzero_si256(); }
+  LLAMA_AVX2 static __m256i even(__m256i fours) { return _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8); }
+  LLAMA_AVX2 static __m256i odd(__m256i fours) { return _mm256_srai_epi16(fours, 8); }
+  LLAMA_AVX2 static __m256i even_x(__m256i fours) { return _mm256_and_si256(fours, _mm256_set1_epi16(0xff)); }
+  LLAMA_AVX2 static __m256i odd_x(__m256i fours) { return _mm256_srli_epi16(fours, 8); }
+  LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(x, weights));
   }
 };
 
 /// `height` rows times 32 outputs.
 template <class Products, int height>
-LAZYLLM_AVX2 void tile256(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride,
-                          typename Products::Sum* sums) {
+LLAMA_AVX2 void tile256(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride,
+                        typename Products::Sum* sums) {
   constexpr int columns = 4;
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {

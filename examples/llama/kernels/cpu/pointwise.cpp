@@ -103,13 +103,13 @@ void log_probabilities(lazyllm::cpu::Context& context, RowsView<const float> log
   });
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                                   \
+#define LLAMA_INSTANTIATE(T)                                                                                     \
   template void rms_norm(lazyllm::cpu::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
   template void swiglu(lazyllm::cpu::Context&, RowsView<const T>, RowsView<T>);                                  \
   template void add(lazyllm::cpu::Context&, RowsView<const float>, RowsView<T>);                                 \
   template void embed(lazyllm::cpu::Context&, const Tensor&, std::span<const std::int32_t>, RowsView<T>);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(Eigen::bfloat16)
-#undef LAZYLLM_INSTANTIATE
+LLAMA_INSTANTIATE(float)
+LLAMA_INSTANTIATE(Eigen::bfloat16)
+#undef LLAMA_INSTANTIATE
 
 }  // namespace llama

@@ -86,13 +86,13 @@ void write_key_values(lazyllm::cpu::Context& context, const HostPlan<T>& plan, I
   }
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                         \
+#define LLAMA_INSTANTIATE(T)                                                                           \
   template void rotate(lazyllm::cpu::Context&, Positions, const RotaryView&, RowsView<T>);             \
   template void rotate(lazyllm::cpu::Context&, const HostPlan<T>&, const RotaryView&, RowsView<T>);    \
   template void write_key_values(lazyllm::cpu::Context&, const HostPlan<T>&, Index, const RotaryView&, \
                                  RowsView<const T>);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(Eigen::bfloat16)
-#undef LAZYLLM_INSTANTIATE
+LLAMA_INSTANTIATE(float)
+LLAMA_INSTANTIATE(Eigen::bfloat16)
+#undef LLAMA_INSTANTIATE
 
 }  // namespace llama

@@ -22,13 +22,13 @@ template <class T>
 void write_key_values(lazyllm::cpu::Context& context, const HostPlan<T>& plan, Index layer, const RotaryView& table,
                       RowsView<const T> key_values);
 
-#define LAZYLLM_DECLARE(T)                                                                                    \
+#define LLAMA_DECLARE(T)                                                                                      \
   extern template void rotate(lazyllm::cpu::Context&, Positions, const RotaryView&, RowsView<T>);             \
   extern template void rotate(lazyllm::cpu::Context&, const HostPlan<T>&, const RotaryView&, RowsView<T>);    \
   extern template void write_key_values(lazyllm::cpu::Context&, const HostPlan<T>&, Index, const RotaryView&, \
                                         RowsView<const T>);
-LAZYLLM_DECLARE(float)
-LAZYLLM_DECLARE(Eigen::bfloat16)
-#undef LAZYLLM_DECLARE
+LLAMA_DECLARE(float)
+LLAMA_DECLARE(Eigen::bfloat16)
+#undef LLAMA_DECLARE
 
 }  // namespace llama

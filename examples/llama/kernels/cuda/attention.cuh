@@ -18,7 +18,7 @@
 
 namespace llama {
 
-#ifdef LAZYLLM_HAS_CUDNN
+#ifdef LLAMA_HAS_CUDNN
 /// cuDNN's attention for this thread, as a context serves one thread, too. Null, after a message, if it cannot be set
 /// up: the own kernels do all that it does.
 inline CausalAttention* cudnn_attention() {
@@ -41,7 +41,7 @@ bool attention_of_prompts(lazyllm::cuda::Context& context, const DevicePlan<T>& 
   constexpr Index min_rows = 256;  // fewer do not fill the device
   const bool long_prompts = std::ranges::all_of(
       plan.prompts(), [](const typename DevicePlan<T>::Prompt& prompt) { return prompt.rows >= min_rows; });
-  if (plan.prompts().empty() || !long_prompts || std::getenv("LAZYLLM_OWN_ATTENTION") != nullptr) return false;
+  if (plan.prompts().empty() || !long_prompts || std::getenv("LLAMA_OWN_ATTENTION") != nullptr) return false;
   CausalAttention* const cudnn = cudnn_attention();
   if (cudnn == nullptr) return false;
   const AttentionShape& shape = plan.shape();
@@ -80,7 +80,7 @@ void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index
 
   [[maybe_unused]] const bool tensor = plan.aligned() && plan.keys_numbered() &&
                                        kernels::by_16_bytes<T>({queries.data, out.data}, queries.stride, out.stride);
-#ifdef LAZYLLM_HAS_CUDNN
+#ifdef LLAMA_HAS_CUDNN
   if constexpr (!std::is_same_v<T, float>) {
     if (tensor && attention_of_prompts(context, plan, layer, queries, out)) return;
   }

@@ -22,11 +22,11 @@ template <class T>
 void attention(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer, RowsView<const T> queries,
                RowsView<T> out);
 
-#define LAZYLLM_DECLARE(T) \
+#define LLAMA_DECLARE(T) \
   extern template void attention(lazyllm::cuda::Context&, const DevicePlan<T>&, Index, RowsView<const T>, RowsView<T>);
-LAZYLLM_DECLARE(float)
-LAZYLLM_DECLARE(__half)
-LAZYLLM_DECLARE(__nv_bfloat16)
-#undef LAZYLLM_DECLARE
+LLAMA_DECLARE(float)
+LLAMA_DECLARE(__half)
+LLAMA_DECLARE(__nv_bfloat16)
+#undef LLAMA_DECLARE
 
 }  // namespace llama

@@ -59,7 +59,7 @@ class Gemm {
   std::unique_ptr<State> state_;
 };
 
-/// A dense layer that owns its weights, with the interface of the CPU's `Linear`.
+/// A dense layer that owns its weights, with the interface of the CPU's `HostLinear`.
 template <class T>
 class DeviceLinear {
  public:

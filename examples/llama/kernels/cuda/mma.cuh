@@ -21,7 +21,7 @@ namespace llama::kernels {
 template <class T>
 __device__ void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, float (&c)[4]);
 
-#define LAZYLLM_MULTIPLY(T, name)                                                                                    \
+#define LLAMA_MULTIPLY(T, name)                                                                                      \
   template <>                                                                                                        \
   __device__ inline void multiply<T>(const std::uint32_t(&a)[4], std::uint32_t b0, std::uint32_t b1, float(&c)[4]) { \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                              \
@@ -29,9 +29,9 @@ __device__ void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                    \
   }
-LAZYLLM_MULTIPLY(__half, "f16")
-LAZYLLM_MULTIPLY(__nv_bfloat16, "bf16")
-#undef LAZYLLM_MULTIPLY
+LLAMA_MULTIPLY(__half, "f16")
+LLAMA_MULTIPLY(__nv_bfloat16, "bf16")
+#undef LLAMA_MULTIPLY
 
 /// The address of shared memory that these instructions take.
 __device__ inline std::uint32_t shared_address(const void* address) {

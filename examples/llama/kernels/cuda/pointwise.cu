@@ -155,13 +155,13 @@ void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> lo
   std::copy_n(values, out.size(), out.begin());
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                                    \
+#define LLAMA_INSTANTIATE(T)                                                                                      \
   template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
   template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
   template void embed(lazyllm::cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(__half)
-LAZYLLM_INSTANTIATE(__nv_bfloat16)
-#undef LAZYLLM_INSTANTIATE
+LLAMA_INSTANTIATE(float)
+LLAMA_INSTANTIATE(__half)
+LLAMA_INSTANTIATE(__nv_bfloat16)
+#undef LLAMA_INSTANTIATE
 
 }  // namespace llama

@@ -39,14 +39,14 @@ void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<c
 void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> logits,
                        std::span<const std::int32_t> tokens, std::span<float> out);
 
-#define LAZYLLM_DECLARE(T)                                                                                 \
+#define LLAMA_DECLARE(T)                                                                                   \
   extern template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, \
                                 RowsView<T>);                                                              \
   extern template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                    \
   extern template void embed(lazyllm::cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
-LAZYLLM_DECLARE(float)
-LAZYLLM_DECLARE(__half)
-LAZYLLM_DECLARE(__nv_bfloat16)
-#undef LAZYLLM_DECLARE
+LLAMA_DECLARE(float)
+LLAMA_DECLARE(__half)
+LLAMA_DECLARE(__nv_bfloat16)
+#undef LLAMA_DECLARE
 
 }  // namespace llama

@@ -157,13 +157,13 @@ void write_key_values(lazyllm::cuda::Context& context, const DevicePlan<T>& plan
   }
 }
 
-#define LAZYLLM_INSTANTIATE(T)                                                                            \
+#define LLAMA_INSTANTIATE(T)                                                                              \
   template void rotate(lazyllm::cuda::Context&, const DevicePlan<T>&, const RotaryView&, RowsView<T>);    \
   template void write_key_values(lazyllm::cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, \
                                  RowsView<const T>);
-LAZYLLM_INSTANTIATE(float)
-LAZYLLM_INSTANTIATE(__half)
-LAZYLLM_INSTANTIATE(__nv_bfloat16)
-#undef LAZYLLM_INSTANTIATE
+LLAMA_INSTANTIATE(float)
+LLAMA_INSTANTIATE(__half)
+LLAMA_INSTANTIATE(__nv_bfloat16)
+#undef LLAMA_INSTANTIATE
 
 }  // namespace llama

@@ -20,13 +20,13 @@ template <class T>
 void write_key_values(lazyllm::cuda::Context& context, const DevicePlan<T>& plan, Index layer, const RotaryView& table,
                       RowsView<const T> key_values);
 
-#define LAZYLLM_DECLARE(T)                                                                                       \
+#define LLAMA_DECLARE(T)                                                                                         \
   extern template void rotate(lazyllm::cuda::Context&, const DevicePlan<T>&, const RotaryView&, RowsView<T>);    \
   extern template void write_key_values(lazyllm::cuda::Context&, const DevicePlan<T>&, Index, const RotaryView&, \
                                         RowsView<const T>);
-LAZYLLM_DECLARE(float)
-LAZYLLM_DECLARE(__half)
-LAZYLLM_DECLARE(__nv_bfloat16)
-#undef LAZYLLM_DECLARE
+LLAMA_DECLARE(float)
+LLAMA_DECLARE(__half)
+LLAMA_DECLARE(__nv_bfloat16)
+#undef LLAMA_DECLARE
 
 }  // namespace llama

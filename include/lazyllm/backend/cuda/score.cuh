@@ -95,6 +95,9 @@ void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceS
 template <class T, class TaskOf>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
   using Keys = std::remove_cvref_t<decltype(task_of(Index{}).key_view)>;
+  static_assert(sizeof(typename Keys::value_type) == sizeof(T),
+                "lazyllm: on CUDA the elements of Q and K must have one size, as float and float or half and bfloat16; "
+                "a block with others needs `token_scores`");
   using Task = detail::DeviceScoreTask<Keys>;
   if (count == 0) return;
   const detail::ScoreExtent extent(queries.heads, count, task_of);

@@ -117,7 +117,6 @@ __global__ void __launch_bounds__(max_block_threads, min_blocks<tile>)
                     const RowRange range, int lanes) {
   using Key = typename Keys::value_type;
   constexpr int chunk = chunk_size<Key>;
-  static_assert(sizeof(Key) == sizeof(T), "queries and keys must be of types of the same size");
   const auto block = static_cast<int>(blockIdx.x);
   const auto& task = task_of(tasks, task_count, &DeviceScoreTask<Keys>::first_part_block, block);
   const Keys key_view = task.key_view;

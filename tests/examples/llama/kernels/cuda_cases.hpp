@@ -272,8 +272,8 @@ struct TestSequence {
   Index tokens() const { return keys.back() + 1; }
 };
 
-inline lazyllm::PlanBuilder plan_of(const std::vector<TestSequence>& sequences) {
-  lazyllm::PlanBuilder plan;
+inline lazyllm::detail::PlanBuilder plan_of(const std::vector<TestSequence>& sequences) {
+  lazyllm::detail::PlanBuilder plan;
   for (const TestSequence& sequence : sequences) {
     for (const Position row : sequence.rows) plan.append_row(row);
     plan.append_keys(sequence.keys);

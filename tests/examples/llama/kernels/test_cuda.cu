@@ -1,6 +1,6 @@
 #include "cuda_cases.hpp"
 
-#ifdef LAZYLLM_HAS_CUDNN
+#ifdef LLAMA_HAS_CUDNN
 namespace llama::test {
 
 TEST_CASE("cuda: attention of whole prompts by cuDNN") {

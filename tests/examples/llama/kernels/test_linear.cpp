@@ -58,7 +58,7 @@ void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs,
     bias_tensors.push_back(tensor_of(bias));
     bias_tensors.back().shape.assign(1, bias.width);
   }
-  const Linear<T> linear(weight_tensors, bias_tensors, 2, library);
+  const HostLinear<T> linear(weight_tensors, bias_tensors, 2, library);
   CHECK(linear.in() == in);
   CHECK(linear.out() == out);
   for (const Index rows : {1, 2, 7, 33, 129, 300}) {
@@ -103,7 +103,7 @@ TEST_CASE_TEMPLATE("linear layers multiply like the reference", T, float, Eigen:
 TEST_CASE_TEMPLATE("many rows in pieces give what each row gives alone", T, float, Eigen::bfloat16) {
   const auto weight = random_matrix<T>(70, 50, 1);
   const Tensor tensor = tensor_of(weight);
-  const Linear<T> linear(std::span(&tensor, 1));
+  const HostLinear<T> linear(std::span(&tensor, 1));
   const auto x = random_matrix<T>(1024 + 256 + 128 + 3, 50, 2);
   Matrix<T> together(x.rows, 70), alone(x.rows, 70);
   linear.apply(two_threads, x.view(), together.view());
@@ -132,7 +132,7 @@ TEST_CASE("weights in int8 multiply like whole numbers, and a row's bits are its
       const Tensor tensor = tensor_of(weight);
       Tensor bias_tensor = tensor_of(bias);
       bias_tensor.shape.assign(1, out);
-      const Linear<float> linear({&tensor, 1}, {&bias_tensor, 1}, 2, GemmLibrary::automatic, WeightFormat::int8);
+      const HostLinear<float> linear({&tensor, 1}, {&bias_tensor, 1}, 2, GemmLibrary::automatic, WeightFormat::int8);
       const auto x = random_matrix<float>(300, in, 3, 5);
       Matrix<double> expected(x.rows, out), exact(x.rows, out);
       for (Index i = 0; i < x.rows; ++i) {
@@ -174,7 +174,7 @@ TEST_CASE("few rows give what each row gives alone, bit for bit") {
   const Tensor tensor = tensor_of(weight);
   const auto x = random_matrix<T>(few_product_rows, 576, 2);
   for (const GemmLibrary library : {GemmLibrary::automatic, GemmLibrary::eigen}) {
-    const Linear<T> linear(std::span(&tensor, 1), {}, 2, library);
+    const HostLinear<T> linear(std::span(&tensor, 1), {}, 2, library);
     Matrix<T> together(x.rows, 192), alone(1, 192);
     linear.apply(two_threads, x.view(), together.view());
     for (Index i = 0; i < x.rows; ++i) {
@@ -188,7 +188,7 @@ TEST_CASE("linear layers accept no rows and reject what does not fit") {
   const auto weight = random_matrix<float>(6, 4, 1);
   const auto other = random_matrix<float>(6, 5, 1);
   const Tensor tensor = tensor_of(weight);
-  const Linear<float> linear(std::span(&tensor, 1));
+  const HostLinear<float> linear(std::span(&tensor, 1));
   Matrix<float> x(3, 4), y(3, 6), narrow(3, 5);
   linear.apply(one_thread, RowsView<const float>(nullptr, 0, 4), RowsView<float>(nullptr, 0, 6));
   CHECK_THROWS_AS(linear.apply(one_thread, x.view(), narrow.view()), std::invalid_argument);
@@ -197,10 +197,10 @@ TEST_CASE("linear layers accept no rows and reject what does not fit") {
                   std::invalid_argument);
   CHECK_THROWS_AS(linear.accumulate(one_thread, narrow.view(), y.view()), std::invalid_argument);
   const std::vector<Tensor> unequal{tensor, tensor_of(other)};
-  CHECK_THROWS_AS(Linear<float>{std::span(unequal)}, std::invalid_argument);
-  CHECK_THROWS_AS(Linear<float>{std::span<const Tensor>()}, std::invalid_argument);
+  CHECK_THROWS_AS(HostLinear<float>{std::span(unequal)}, std::invalid_argument);
+  CHECK_THROWS_AS(HostLinear<float>{std::span<const Tensor>()}, std::invalid_argument);
   const std::vector<Tensor> biases{tensor};
-  CHECK_THROWS_AS((Linear<float>{std::span(&tensor, 1), std::span(biases)}), std::invalid_argument);
+  CHECK_THROWS_AS((HostLinear<float>{std::span(&tensor, 1), std::span(biases)}), std::invalid_argument);
 }
 
 }  // namespace

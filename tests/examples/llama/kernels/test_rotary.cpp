@@ -81,8 +81,8 @@ TEST_CASE_TEMPLATE("K and V of ragged sequences get to their positions, K rotate
   constexpr Index capacity = 40, layers = 3, kv_width = 12;
   RotaryTable table(shape.head_dim, 500, NoRopeScaling{}, false);
   table.reserve(capacity);
-  lazyllm::PlanBuilder plans;
-  const std::vector<lazyllm::PlanBuilder::Extent> extents{{0, 7}, {11, 20}};  // tokens before and of the step
+  lazyllm::DensePlan plans;
+  const std::vector<lazyllm::DensePlan::Extent> extents{{0, 7}, {11, 20}};  // tokens before and of the step
   plans.start(extents);
   const lazyllm::LayerPlan layer_plan = plans.layer(0, layers);
   const auto key_values = random_matrix<T>(27, 2 * kv_width, 1);
@@ -135,7 +135,7 @@ TEST_CASE("rotation rejects what does not fit") {
   CHECK_THROWS_AS(rotate(context, one, table.view(), wide.view()), std::invalid_argument);
 
   HostPlan<float> plan({2, 1, 6});
-  lazyllm::PlanBuilder plans;
+  lazyllm::DensePlan plans;
   plans.start(0, 2);
   Matrix<float> memory(8, 6);
   std::vector<KvView<float>> views{{.keys = memory.values.data(),

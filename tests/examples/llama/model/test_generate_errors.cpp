@@ -229,7 +229,7 @@ TEST_CASE("stories260K: truncated and corrupted copies of the model and the toke
 TEST_CASE("a device that is not there, or not in this build, is reported, and what cannot run on the CPU") {
   check_ids_fail({"--device", "gpu"}, 2, {"--device", "cpu", "cuda"});
   check_ids_fail({"--dtype", "f16"}, 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});
-#ifdef LAZYLLM_HAS_CUDA
+#ifdef LLAMA_HAS_CUDA
   const test::GenerateProgram program;
   if (program.run_ids({"--device", "cuda", "--max-tokens", "1"}).status == 0) {
     MESSAGE("skipped: there is a CUDA device");

@@ -145,14 +145,14 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
         lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 4");
   CHECK(said({}).ends_with(" 2"));
   CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
-  const auto decode = [](const std::vector<std::string>& arguments, Index decode_steps = 0) {
+  const auto decode = [](const std::vector<std::string>& arguments, Index decoded_tokens = 0) {
     return make_pruner(parse(arguments), 30)
         .selection({.layers_run = 9,
                     .layers = 30,
                     .active_tokens = 100,
                     .tokens = 200,
                     .new_tokens = 1,
-                    .decode_steps = decode_steps});
+                    .decoded_tokens = decoded_tokens});
   };
   CHECK(decode({"--schedule", "9:0.5"}).k == 50);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).k == 100);

@@ -138,7 +138,7 @@ TEST_CASE("the layers in which each token was active come back, for few and for 
 
 TEST_CASE("record counts the layers of a step in which each token is active") {
   ActiveLayers active;
-  lazyllm::PlanBuilder buffers;
+  lazyllm::DensePlan buffers;
   buffers.start(2, 3);
   record(buffers.layer(0, 3), active);
   CHECK(active == ActiveLayers{1, 1, 1, 1, 1});
