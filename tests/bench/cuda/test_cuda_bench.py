@@ -252,7 +252,8 @@ class Run(Folder):
                 (folder / name).write_text("#!/usr/bin/env bash\n" + text.lstrip())
                 (folder / name).chmod(0o755)
         self.results = self.folder / "build/results"
-        self.environment = os.environ | {
+        outer = {name: value for name, value in os.environ.items() if name != "LAZYLLM_TEST_RUNS"}
+        self.environment = outer | {
             "PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(self.folder / "calls"), "DEVICE": "",
             "TARGETS": self.targets, "CASES": str(self.written([case(), case(prompt_tokens=16384)], "cases.json")),
             "MICRO": str(self.written({"benchmarks": [{
