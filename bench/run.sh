@@ -30,11 +30,8 @@ bin=build/release/bin
 results=build/release/bench-results/$commit-$threads-$repeats
 mkdir -p "$results"
 compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/release/CMakeCache.txt)
-isa=
-for feature in avx2 avx512f avx512_bf16 amx_bf16; do
-  if grep -qw "$feature" /proc/cpuinfo; then isa+=" $feature"; fi
-done
-context="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores, ISA:${isa:- none of AVX}; $("$compiler" --version | head -1); \
+machine=$(bash bench/machine.sh)
+context="$machine; $("$compiler" --version | head -1); \
 commit $commit; $(date -u +%F)"
 
 # measure FILE OPTION PROGRAM…: PROGRAM… OPTION FILE, unless the file is there.
@@ -92,7 +89,7 @@ run_ttft() {
 run_attention() {
   echo "== Attention =="
   local case allowed dtype keys turns files=() cases=("ALL f32 1000,4000 3" "AVX512_CORE f32 1000,4000 3" "AVX2 f32 1000,4000 3")
-  if [[ $isa == *bf16* ]]; then
+  if [[ $machine == *bf16* ]]; then
     cases=("ALL bf16 1000,2000,4000 $repeats" "ALL bf16 16000 3" "${cases[@]}")
   fi
   for case in "${cases[@]}"; do  # what oneDNN may use, and with it the host, the type, keys and turns

@@ -17,6 +17,6 @@ if [[ -n $(git -C "$root" status --porcelain -- include examples bench/evaluate)
   echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
-MACHINE="$(lscpu | sed -n 's/^Model name: *//p' | head -1), $(nproc) cores"
+MACHINE=$(bash "$root/bench/machine.sh")
 export COMMIT MACHINE
 exec python3 "$here/quality.py" "$@"
