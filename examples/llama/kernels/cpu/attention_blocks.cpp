@@ -29,9 +29,9 @@ constexpr Index key_step = 64;  ///< of the keys of a part's last block: each nu
 
 constexpr Index round_up(Index count, Index step) { return (count + step - 1) / step * step; }
 
-/// Rows of a part of `count` queries: 16, 32, 64 or 128, since each number is a primitive of oneDNN.
+/// Rows of a part of `count` queries: 32, 64 or 128, since each number is a primitive of oneDNN.
 constexpr Index part_rows(Index count) {
-  Index rows = block_step;
+  Index rows = min_product_rows;
   while (rows < count) rows *= 2;
   return rows;
 }

@@ -7,12 +7,15 @@
 
 /// \file
 /// The two matrix products of attention in blocks: queries `[rows x width]` with keys to scores `[rows x keys]`,
-/// weights with values `[keys x width]` to sums `[rows x width]`. Rows, keys and width are multiples of `block_step`. A
-/// row's results depend neither on the other rows nor on their number, bit for bit, and keys of weight 0 change
-/// nothing.
+/// weights with values `[keys x width]` to sums `[rows x width]`. Rows, keys and width are multiples of `block_step`,
+/// rows at least `min_product_rows`. A row's results depend neither on the other rows nor on their number, bit for bit,
+/// and keys of weight 0 change nothing.
 namespace llama {
 
 constexpr Index max_block_keys = 256;
+
+/// With AMX, oneDNN 2.6 has another kernel, which sums up in another order, for up to 32 rows and 256 results.
+constexpr Index min_product_rows = 32;
 
 #ifdef LLAMA_HAS_ONEDNN
 /// By oneDNN, with one thread: called where `omp_get_max_threads()` is 1. `S` is `float` or `Eigen::bfloat16`.

@@ -1,7 +1,12 @@
 #include <algorithm>
 #include <numeric>
 
+#ifdef LLAMA_HAS_ONEDNN
+#include <omp.h>
+#endif
+
 #include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/block_products.hpp"
 #include "examples/llama/library.hpp"
 #include "support.hpp"
 
@@ -216,6 +221,44 @@ TEST_CASE_TEMPLATE("a row has the same bits wherever it stands in its blocks", T
     }
   }
 }
+
+#ifdef LLAMA_HAS_ONEDNN
+TEST_CASE("oneDNN's products give a row the same bits whatever the number of rows") {
+  using Products = OneDnnProducts<Eigen::bfloat16>;
+  if (!Products::supported()) return;
+  constexpr Index most_rows = 128;
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  for (const Index width : {16, 32, 48, 64, 128}) {
+    for (const Index keys : {64, 256}) {
+      CAPTURE(width);
+      CAPTURE(keys);
+      const auto queries = random_matrix<Eigen::bfloat16>(most_rows, width, 1);
+      const auto key_rows = random_matrix<Eigen::bfloat16>(keys, width, 2);
+      const auto weights = random_matrix<Eigen::bfloat16>(most_rows, keys, 3);
+      const auto values = random_matrix<Eigen::bfloat16>(keys, width, 4);
+      const auto scores_of = [&](Index rows) {
+        Matrix<float> scores(rows, keys);
+        Products::score(rows, keys, width, queries.values.data(), key_rows.values.data(), scores.values.data());
+        return scores.values;
+      };
+      const auto sums_of = [&](Index rows) {
+        Matrix<float> sums(rows, width);
+        Products::mix(rows, keys, width, weights.values.data(), values.values.data(), sums.values.data());
+        return sums.values;
+      };
+      const auto all_scores = scores_of(most_rows), all_sums = sums_of(most_rows);
+      for (Index rows = min_product_rows; rows < most_rows; rows *= 2) {
+        CAPTURE(rows);
+        const auto scores = scores_of(rows), sums = sums_of(rows);
+        CHECK(std::equal(scores.begin(), scores.end(), all_scores.begin()));
+        CHECK(std::equal(sums.begin(), sums.end(), all_sums.begin()));
+      }
+    }
+  }
+  omp_set_num_threads(threads);
+}
+#endif
 
 TEST_CASE_TEMPLATE("many blocks of listed keys", T, float, Eigen::bfloat16) {
   const auto keys = ragged_positions(1400, 60);
