@@ -37,7 +37,7 @@ class OpenMpThreads {
 };
 
 struct ProductShape {
-  Index rows, in, x_stride, out;
+  Index rows, in, out;
   Type type, y_type;
   bool bias, accumulate;
   int threads;
@@ -45,7 +45,7 @@ struct ProductShape {
 };
 
 dnnl::matmul::primitive_desc describe(const ProductShape& shape, const dnnl::memory::desc& weights) {
-  const dnnl::memory::desc x({shape.rows, shape.in}, shape.type, dnnl::memory::dims{shape.x_stride, 1});
+  const auto x = plain(shape.rows, shape.in, shape.type);
   const auto y = plain(shape.rows, shape.out, shape.y_type);
   const auto bias = shape.bias ? plain(1, shape.out, Type::f32) : dnnl::memory::desc();
   dnnl::primitive_attr attributes;
@@ -121,7 +121,7 @@ class OneDnnWeights final : public PackedWeights {
     dnnl::stream stream(cpu_engine());
     for (Index count; rows > 0; rows -= count, from += count * x_bytes, to += count * y_bytes) {
       count = piece(rows);
-      const ProductShape shape{count, in_, in_, out_, type_of<T>, y_type, !bias_.empty(), accumulate, threads};
+      const ProductShape shape{count, in_, out_, type_of<T>, y_type, !bias_.empty(), accumulate, threads};
       std::unordered_map<int, dnnl::memory> arguments{
           {DNNL_ARG_SRC, {plain(count, in_, type_of<T>), cpu_engine(), from}},
           {DNNL_ARG_WEIGHTS, weights_},
@@ -148,8 +148,7 @@ template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads) {
   const OpenMpThreads scope(threads);
   // The layout that oneDNN chooses does not depend on the number of rows.
-  const ProductShape usual{128,   weights.in, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(),
-                           false, threads};
+  const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(), false, threads};
   const dnnl::memory::desc any({weights.in, weights.out}, type_of<T>, dnnl::memory::format_tag::any);
   try {
     const auto chosen = describe(usual, any);
@@ -166,10 +165,11 @@ template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeig
 bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
                    std::int32_t* sums, int threads) {
   const OpenMpThreads scope(threads);
-  const dnnl::memory::desc panels({weights.in, weights.out}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
+  // All of a row of x, and zeros of the panels behind the last input: oneDNN's fast kernels take no other stride.
+  const dnnl::memory::desc panels({x_stride, weights.out}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
   static const bool fast = [&] {
     try {
-      const ProductShape usual{128, 64, 64, 64, Type::u8, Type::s32, false, false, threads};
+      const ProductShape usual{128, 64, 64, Type::u8, Type::s32, false, false, threads};
       const dnnl::memory::desc any({64, 64}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
       return !std::string_view(describe(usual, any).impl_info_str()).starts_with("ref");
     } catch (const dnnl::error&) {
@@ -177,11 +177,10 @@ bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
     }
   }();
   if (!fast) return false;
-  const ProductShape shape{rows, weights.in, x_stride, weights.out, Type::u8, Type::s32, false, false, threads};
+  const ProductShape shape{rows, x_stride, weights.out, Type::u8, Type::s32, false, false, threads};
   dnnl::stream stream(cpu_engine());
-  const dnnl::memory::desc x_desc({rows, weights.in}, Type::u8, dnnl::memory::dims{x_stride, 1});
   product(shape, panels)
-      .execute(stream, {{DNNL_ARG_SRC, {x_desc, cpu_engine(), const_cast<std::uint8_t*>(x)}},
+      .execute(stream, {{DNNL_ARG_SRC, {plain(rows, x_stride, Type::u8), cpu_engine(), const_cast<std::uint8_t*>(x)}},
                         {DNNL_ARG_WEIGHTS, {panels, cpu_engine(), const_cast<std::int8_t*>(weights.data)}},
                         {DNNL_ARG_DST, {plain(rows, weights.out, Type::s32), cpu_engine(), sums}}});
   stream.wait();
