@@ -42,6 +42,12 @@ void store(void* to, From value) {
   std::memcpy(to, &value, sizeof(value));
 }
 
+/// A place in memory that an instruction or the loader names.
+template <class T, class Place>
+T* at_place(Place place) {
+  return reinterpret_cast<T*>(place);  // NOLINT(performance-no-int-to-ptr)
+}
+
 // ---- Tiles
 
 constexpr int tile_count = 8;
@@ -169,7 +175,7 @@ struct Instruction {
     if (mode == 2) place += load<std::int32_t>(next);
     next += mode == 1 ? 1 : mode == 2 ? 4 : 0;
     if (operation == 0x49) place += stride;
-    address = reinterpret_cast<Byte*>(place);
+    address = at_place<Byte>(place);
   }
 
   void run() const {
@@ -222,7 +228,7 @@ void answer_cpuid(greg_t* values) {
 
 void on_undefined_instruction(int, siginfo_t*, void* context) {
   greg_t* const values = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const auto* const at = reinterpret_cast<const Byte*>(values[REG_RIP]);
+  const auto* const at = at_place<const Byte>(values[REG_RIP]);
   if (at[0] == 0x0f && at[1] == 0x0b) {
     answer_cpuid(values);
     values[REG_RIP] += 2;
@@ -241,8 +247,8 @@ int make_cpuid_undefined(dl_phdr_info* library, std::size_t, void* places_file) 
   if (places == nullptr) fail("AMX_CPUID_PLACES is no file");
   constexpr std::uintptr_t page = 4096;
   for (unsigned long place; std::fscanf(places, "%lx", &place) == 1;) {
-    auto* const at = reinterpret_cast<Byte*>(library->dlpi_addr + place);
-    auto* const first = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(at) / page * page);
+    auto* const at = at_place<Byte>(library->dlpi_addr + place);
+    auto* const first = at_place<void>((library->dlpi_addr + place) / page * page);
     if (at[0] != 0x0f || at[1] != 0xa2) fail("AMX_CPUID_PLACES is of another library");
     mprotect(first, 2 * page, PROT_READ | PROT_WRITE | PROT_EXEC);
     at[1] = 0x0b;
@@ -293,7 +299,7 @@ extern "C" long syscall(long number, ...) noexcept {
   va_end(list);
   constexpr long get_permission = 0x1022, request_permission = 0x1023;
   if (number == SYS_arch_prctl && values[0] == get_permission) {
-    *reinterpret_cast<unsigned long*>(values[1]) = 3ul << 17;
+    *at_place<unsigned long>(values[1]) = 3ul << 17;
     return 0;
   }
   if (number == SYS_arch_prctl && values[0] == request_permission) return 0;
