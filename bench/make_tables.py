@@ -186,7 +186,7 @@ def peer_bars(cases):
         lambda case: case["dense_over_transformers"], "{:.2f}x", lambda value: value >= 1.2)
     for prompt, least in ((2000, 60), (8000, 50)):
         bar(f"dense at {least} % of the product rate, {prompt} tokens",
-            [case for case in cases if case["prompt_tokens"] == prompt],
+            [case for case in cases if case["prompt_tokens"] == prompt and case["weights"] == case["dtype"]],
             lambda case: case["dense_share_of_gemm_percent"], "{:.0f} %", lambda value, least=least: value >= least)
     bar("lazy speedup at least 0.95 of ideal", cases, lambda case: case["speedup"] / case["ideal_speedup"], "{:.3f}",
         lambda value: value >= 0.95)
@@ -205,19 +205,31 @@ def peer_tables(paths):
             return ["", ""]
         return [f"{case[f'{name}_ms']:.0f}", f"{case[f'dense_over_{name}']:.2f}"]
 
-    rows = [[case["shape"], case["dtype"], str(case["prompt_tokens"]), f"{case['dense_ms']:.0f}",
-             *peer(case, "transformers"), *peer(case, "llama_cpp"), case.get("llama_cpp_type", ""),
-             f"{case['lazy_ms']:.0f}", f"{case['speedup']:.2f}", f"{case['ideal_speedup']:.2f}",
-             f"{case['overhead_percent']:.1f} %", f"{case['library_percent']:.2f} %",
-             f"{case['dense_share_of_gemm_percent']:.0f} %"] for case in cases]
-    header = ["shape", "type", "prompt tokens", "dense ms", "transformers ms", "over dense", "llama.cpp ms", "over dense",
-              "llama.cpp's weights", "lazy ms", "speedup", "ideal speedup", "overhead at keep 1", "library's share of lazy",
-              "dense share of GEMM"]
+    def share(case):
+        return f"{case['dense_share_of_gemm_percent']:.0f} %" if case["weights"] == case["dtype"] else ""
+
+    def decode(case):
+        peers = [f"{case['llama_cpp_decode_ms']:.1f}", f"{case['dense_over_llama_cpp_decode']:.2f}"] \
+            if "llama_cpp_decode_ms" in case else ["", ""]
+        return [f"{case['dense_decode_ms']:.1f}", *peers]
+
+    name = ["shape", "weights", "prompt tokens"]
+    named = [[case["shape"], case["weights"], str(case["prompt_tokens"])] for case in cases]
+    rows = [[f"{case['dense_ms']:.0f}", *peer(case, "transformers"), *peer(case, "llama_cpp"),
+             case.get("llama_cpp_type", ""), *decode(case)] for case in cases]
+    header = ["dense ms", "transformers ms", "over dense", "llama.cpp ms", "over dense", "llama.cpp's weights",
+              "dense ms a decode step", "llama.cpp ms", "over dense"]
+    lazy_rows = [[f"{case['lazy_ms']:.0f}", f"{case['speedup']:.2f}", f"{case['ideal_speedup']:.2f}",
+                  f"{case['overhead_percent']:.1f} %", f"{case['library_percent']:.2f} %", share(case)] for case in cases]
+    lazy_header = ["lazy ms", "speedup", "ideal speedup", "overhead at keep 1", "library's share of lazy",
+                   "dense share of GEMM"]
     versions = sorted({case["transformers"] for case in cases if "transformers" in case})
     settings = sorted({(case["isa"].replace("_", "-"), case["threads"], case["repeats"]) for case in cases})
     said_settings = "; ".join(f"{isa}, {threads} threads, medians of {repeats} turns" for isa, threads, repeats in settings)
     left_out = sorted({f"{case['shape']}: {why}" for case in cases for why in case["left_out"]})
-    parts = [f"{said_settings}. {'; '.join(versions) or 'transformers was not measured'}.", table(header, rows),
+    parts = [f"{said_settings}. {'; '.join(versions) or 'transformers was not measured'}.",
+             table(name + header, [left + right for left, right in zip(named, rows, strict=True)]),
+             table(name + lazy_header, [left + right for left, right in zip(named, lazy_rows, strict=True)]),
              table(["bar", "worst case", "where", "met"], peer_bars(cases))]
     if left_out:
         parts.append("Left out: " + "; ".join(left_out) + ".")

@@ -5,7 +5,8 @@
 # build/release/bench-results; what is there is not measured again, so the same command goes on with the rest. After
 # $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and $REPEATS (5, in long cases
 # 3) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for
-# llama-bench: "SHAPE=FILE SHAPE=FILE". generation fetches the pretrained models.
+# llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with. generation fetches the pretrained
+# models.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- micro ttft attention peers generation
@@ -67,7 +68,7 @@ ttft_cases=(
   "smollm2 bf16 8000 8:0.3,16:0.5 3 1"
   "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats 1"
   "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats 1"
-  "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 3 1"
+  "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 $repeats 1"
   "134m bf16 1000 4:0.5,7:0.5,10:0.5 3 68"
   "134m bf16 2000 4:0.5,7:0.5,10:0.5 3 68"
   "134m bf16 2000 paper 3 68"
@@ -106,19 +107,31 @@ run_attention() {
     "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats TURNS"
 }
 
+# shape, prompt tokens, schedule, the host's weights, turns
+peers_cases=(
+  "smollm2 2000 8:0.3,16:0.5 dtype 3"
+  "smollm2 4000 8:0.3,16:0.5 dtype 3"
+  "smollm2 2000 8:0.3,16:0.5 int8 3"
+  "smollm2 4000 8:0.3,16:0.5 int8 3"
+  "qwen2.5-0.5b 2000 7:0.3,13:0.5 dtype 1"
+  "qwen2.5-0.5b 4000 7:0.3,13:0.5 dtype 1"
+)
+
 run_peers() {
   echo "== Peers =="
-  local files=() gguf=() file shape prompt
-  for file in ${GGUF:-}; do gguf+=(--gguf "$file"); done
-  for shape in smollm2 qwen2.5-0.5b; do
-    for prompt in 2000 4000 8000; do
-      measure "$results/peers-$shape-$prompt.json" --json= "${PYTHON:-python3}" bench/peers/compare.py \
-        --ttft-bench "$bin/ttft_bench" --shape "$shape" --prompt "$prompt" --threads "$threads" --repeats "$repeats" \
-        "${gguf[@]}"
-    done
+  local files=() gguf case file shape prompt schedule weights turns
+  for case in "${peers_cases[@]}"; do
+    read -r shape prompt schedule weights turns <<<"$case"
+    gguf=()
+    [[ $weights == int8 ]] && file=${GGUF_INT8:-} || file=${GGUF:-}
+    for file in $file; do gguf+=(--gguf "$file"); done
+    measure "$results/peers-${case//[ :,]/-}.json" --json= "${PYTHON:-python3}" bench/peers/compare.py \
+      --ttft-bench "$bin/ttft_bench" --shape "$shape" --prompt "$prompt" --schedule "$schedule" --weights "$weights" \
+      --threads "$threads" --repeats "$turns" "${gguf[@]}"
   done
   python3 bench/make_tables.py peers "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "bench/peers/compare.py --ttft-bench ttft_bench --prompt 2000 4000 8000 --threads $threads --repeats $repeats"
+    "bench/peers/compare.py --ttft-bench ttft_bench --shape SHAPE --prompt TOKENS --schedule SCHEDULE --weights WEIGHTS --threads $threads \
+--repeats TURNS --gguf SHAPE=FILE"
 }
 
 # model, options: its presets, and the paper's schedule and unlimited revival
@@ -127,11 +140,14 @@ generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x"
   "smollm2 --schedule paper"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
   "qwen2.5-coder-0.5b --schedule paper"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
 )
 
 run_generation() {

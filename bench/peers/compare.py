@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Times the prefill on this machine's CPU: the reference host, dense and lazy, Hugging Face transformers with PyTorch's
-SDPA, and llama.cpp, in turn.
+SDPA, and llama.cpp, in turn; and the decode steps after it, of the host and of llama.cpp.
 
 Every shape is run with every prompt length. Transformers are left out without PyTorch, llama.cpp without `llama-bench`
 on the PATH or without a file of the shape's model (--gguf SHAPE=FILE). Prints JSON for bench/make_tables.py.
@@ -33,6 +33,8 @@ def parse_arguments():
     parser.add_argument("--prompt", type=positive, nargs="+", default=[2000, 4000], metavar="TOKENS", help="prompt lengths")
     parser.add_argument("--schedule", default="8:0.3,16:0.5", help="of the lazy prefill")
     parser.add_argument("--dtype", choices=["bf16", "f32"], default="bf16")
+    parser.add_argument("--weights", choices=["dtype", "int8"], default="dtype", help="of the host's products")
+    parser.add_argument("--generate", type=positive, default=32, metavar="TOKENS", help="decode steps after the prompt")
     parser.add_argument("--threads", type=positive, default=2, metavar="N")
     parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="turns; figures are medians")
     parser.add_argument("--gguf", type=gguf, action="append", default=[], metavar="SHAPE=FILE", help="for llama.cpp")
@@ -80,32 +82,40 @@ def llama_cpp(options, shape):
 
 
 def llama_cpp_run(options, program, path, prompt):
-    """Milliseconds and the weights' type."""
-    run = output_of([program, "-m", path, "-p", prompt, "-n", 0, "-b", prompt, "-t", options.threads, "-r", 1,
-                     "-o", "json"])[0]
-    return run["avg_ns"] * 1e-6, run["model_type"]
+    """Milliseconds of the prefill and of a decode step after it, and the weights' type."""
+    command = [program, "-m", path, "-b", prompt, "-t", options.threads, "-r", 1, "-o", "json"]
+    prefill = output_of([*command, "-p", prompt, "-n", 0])[0]
+    decode = output_of([*command, "-p", 0, "-n", options.generate, "-d", prompt])[0]
+    return prefill["avg_ns"] * 1e-6, decode["avg_ns"] * 1e-6 / options.generate, prefill["model_type"]
 
 
 def measure(options, shape, prompt, torch_model):
     case = {"shape": shape, "prompt_tokens": prompt, "dtype": options.dtype, "threads": options.threads,
-            "repeats": options.repeats, "schedule": options.schedule}
+            "repeats": options.repeats, "schedule": options.schedule, "decode_steps": options.generate}
     left_out = [torch_model.why_not] if torch_model.why_not else []
     files, why_not = llama_cpp(options, shape)
     left_out += [why_not] if why_not else []
-    host, transformers_ms, llama_ms = [], [], []
+    host, transformers_ms, llama_ms, llama_decode_ms = [], [], [], []
     if not torch_model.why_not:
         case["transformers"] = torch_model.version
         torch_model.prefill_ms(prompt)  # warm-up
     for _ in range(options.repeats):
         host.append(output_of([options.ttft_bench, "--shape", shape, "--prompt", prompt, "--dtype", options.dtype,
-                               "--threads", options.threads, "--schedule", options.schedule, "--generate", 1,
-                               "--repeats", 1]))
+                               "--weights", options.weights, "--threads", options.threads, "--schedule",
+                               options.schedule, "--generate", options.generate + 1, "--repeats", 1]))
         if not torch_model.why_not:
             transformers_ms.append(torch_model.prefill_ms(prompt))
         if files:
-            milliseconds, case["llama_cpp_type"] = llama_cpp_run(options, *files, prompt)
-            llama_ms.append(milliseconds)
-    case["isa"] = host[0]["isa"]
+            prefill_ms, decode_ms, case["llama_cpp_type"] = llama_cpp_run(options, *files, prompt)
+            llama_ms.append(prefill_ms)
+            llama_decode_ms.append(decode_ms)
+    case |= {"isa": host[0]["isa"], "weights": host[0]["weights"]}
+    host_decode_ms = [run["dense_decode_ms"] / options.generate for run in host]
+    case["dense_decode_ms"] = statistics.median(host_decode_ms)
+    if llama_decode_ms:
+        case["llama_cpp_decode_ms"] = statistics.median(llama_decode_ms)
+        case["dense_over_llama_cpp_decode"] = statistics.median(
+            theirs / ours for theirs, ours in zip(llama_decode_ms, host_decode_ms, strict=True))
     for name in ("dense_ms", "lazy_ms", "speedup", "ideal_speedup", "overhead_percent", "library_percent",
                  "dense_share_of_gemm_percent"):
         case[name] = statistics.median(run[name] for run in host)

@@ -1,11 +1,13 @@
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <type_traits>
@@ -22,6 +24,7 @@
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
+#include "examples/llama/kernels/cpu/team.hpp"
 
 // The kernels at the sizes of a 134M-parameter Llama (dim 768, ffn 2048, 12 heads of 64), on two threads. `flops` are
 // floating-point operations per second; causal attention counts only the visible keys. Time is real time.
@@ -65,56 +68,65 @@ void linear(benchmark::State& state) {
   count_flops(state, 2.0 * static_cast<double>(rows * in * out));
 }
 
-/// Reads `bytes` by the threads and does nothing else.
+/// Reads `bytes` and does nothing else, by the threads that the kernels for few rows have: OpenMP's would go on
+/// spinning beside them.
 void read_all(const std::vector<std::uint64_t>& bytes) {
-  std::array<std::uint64_t, threads> sums{};
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (std::size_t part = 0; part < threads; ++part) {
-    const std::size_t each = bytes.size() / threads;
-    sums[part] = std::reduce(bytes.data() + part * each, bytes.data() + (part + 1) * each);
-  }
+  constexpr Index parts = 64 * threads;
+  std::array<std::uint64_t, parts> sums{};
+  const Index each = std::ssize(bytes) / parts;
+  share_parts(threads, parts, 1, [&](Index first, Index last, int) {
+    for (Index part = first; part < last; ++part) {
+      sums[static_cast<std::size_t>(part)] = std::reduce(bytes.data() + part * each, bytes.data() + (part + 1) * each);
+    }
+  });
   benchmark::DoNotOptimize(sums);
 }
 
-/// Few rows times more weights than any cache holds, a layer after the other as a decode step has them. Each run is
-/// followed by a plain read of as many bytes by the same threads: `read` in bytes per second, and `of_read`, the
-/// product's share of it.
-template <class T>
+/// Times `run()`, which reads `bytes` that no cache holds. Each run is followed by a plain read of as many bytes by the
+/// same threads. Counters: bytes per second of `run`, called `name`, and of the plain `read`, and `of_read`, the share.
+template <class Run>
+void beside_plain_read(benchmark::State& state, Index bytes, const char* name, const Run& run) {
+  const std::vector<std::uint64_t> plain(static_cast<std::size_t>(bytes / 8), 1);
+  double run_seconds = 0, read_seconds = 0;
+  const auto seconds = [](const auto& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  for (auto _ : state) {
+    const double time = seconds(run);
+    read_seconds += seconds([&] { read_all(plain); });
+    run_seconds += time;
+    state.SetIterationTime(time);
+  }
+  const double all = static_cast<double>(bytes) * static_cast<double>(state.iterations());
+  state.counters[name] = benchmark::Counter(all / run_seconds);
+  state.counters["read"] = benchmark::Counter(all / read_seconds);
+  state.counters["of_read"] = benchmark::Counter(read_seconds / run_seconds);
+}
+
+/// Few rows times more weights than any cache holds, a layer after the other as a decode step has them.
+template <class T, WeightFormat format>
 void few_rows(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
-  const auto layer_bytes = in * out * static_cast<Index>(sizeof(T));
+  const auto layer_bytes = in * out * (format == WeightFormat::int8 ? 1 : static_cast<Index>(sizeof(T)));
   const Index count = (Index{256} << 20) / layer_bytes;
   std::vector<HostLinear<T>> layers;
   {
     const auto weights = random_values<T>(out * in);
     const Tensor tensor = tensor_of(weights, out, in);
-    for (Index i = 0; i < count; ++i) layers.emplace_back(std::span(&tensor, 1), std::span<const Tensor>(), threads);
+    for (Index i = 0; i < count; ++i) {
+      layers.emplace_back(std::span(&tensor, 1), std::span<const Tensor>(), threads, GemmLibrary::automatic, format);
+    }
   }
-  const std::vector<std::uint64_t> plain(static_cast<std::size_t>(count * layer_bytes / 8), 1);
   const auto x = random_values<T>(rows * in);
   std::vector<T> y(static_cast<std::size_t>(rows * out));
   lazyllm::cpu::Context context(threads);
-  double product_seconds = 0, read_seconds = 0;
-  const auto seconds = [](const auto& run) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  for (auto _ : state) {
-    const double time = seconds([&] {
-      for (const auto& layer : layers) {
-        layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
-      }
-    });
-    read_seconds += seconds([&] { read_all(plain); });
-    product_seconds += time;
-    state.SetIterationTime(time);
-  }
-  const double bytes = static_cast<double>(count * layer_bytes) * static_cast<double>(state.iterations());
-  state.counters["weights"] = benchmark::Counter(bytes / product_seconds);
-  state.counters["read"] = benchmark::Counter(bytes / read_seconds);
-  state.counters["of_read"] = benchmark::Counter(read_seconds / product_seconds);
-  state.counters["flops"] = benchmark::Counter(2 * static_cast<double>(rows) * bytes / sizeof(T) / product_seconds);
+  beside_plain_read(state, count * layer_bytes, "weights", [&] {
+    for (const auto& layer : layers) {
+      layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
+    }
+  });
 }
 
 #ifdef LLAMA_HAS_ONEDNN
@@ -181,6 +193,37 @@ void attend(benchmark::State& state) {
   count_flops(state, 4.0 * visible * static_cast<double>(dim));
 }
 
+/// Attention of few rows in SmolLM2's 30 layers, whose K/V no cache holds, to `percent` % of 4000 tokens.
+template <class T>
+void few_rows_layers_attend(benchmark::State& state) {
+  constexpr Index layers = 30, tokens = 4000;
+  const Index rows = state.range(0), percent = state.range(1);
+  const AttentionShape shape{9, 3, head_dim, 0.125f};
+  const Index layer_values = shape.kv_heads * tokens * head_dim;
+  const auto keys = random_values<T>(layers * layer_values);
+  const auto values = random_values<T>(layers * layer_values);
+  const auto queries = random_values<T>(rows * shape.heads * head_dim);
+  std::vector<T> out(queries.size());
+  std::vector<Position> all(static_cast<std::size_t>(tokens)), positions;
+  std::iota(all.begin(), all.end(), 0);
+  std::sample(all.begin(), all.end(), std::back_inserter(positions), tokens * percent / 100, std::mt19937(1));
+  const std::vector<Position> limits(static_cast<std::size_t>(rows), static_cast<Position>(positions.size()));
+  lazyllm::cpu::Context context(threads);
+  const Index bytes = 2 * layers * layer_values * static_cast<Index>(sizeof(T)) * percent / 100;
+  beside_plain_read(state, bytes, "key_values", [&] {
+    for (Index layer = 0; layer < layers; ++layer) {
+      const KeyValues<T> cache{keys.data() + layer * layer_values, values.data() + layer * layer_values, head_dim,
+                               tokens * head_dim};
+      few_rows_attention<T>(context, {shape,
+                                      {queries.data(), rows, shape.heads * head_dim},
+                                      cache,
+                                      positions,
+                                      limits,
+                                      {out.data(), rows, shape.heads * head_dim}});
+    }
+  });
+}
+
 template <class T>
 void norm(benchmark::State& state) {
   const Index rows = state.range(0);
@@ -221,9 +264,16 @@ void shapes(benchmark::internal::Benchmark* bench) {
 /// The layers of SmolLM2-135M and Qwen2.5-0.5B.
 void few_rows_layers(benchmark::internal::Benchmark* bench) {
   for (const auto& [in, out] : {std::pair<Index, Index>{576, 3072}, {1536, 576}, {896, 9728}}) {
-    for (const Index rows : {1, 2, 4, 8, 16, 24, 32}) bench->Args({rows, in, out});
+    for (const Index rows : {1, 2, 4, 9, 16, 24, 32}) bench->Args({rows, in, out});
   }
   bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
+}
+
+void few_rows_kept(benchmark::internal::Benchmark* bench) {
+  for (const Index percent : {100, 30}) {
+    for (const Index rows : {1, 5, 9}) bench->Args({rows, percent});
+  }
+  bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "percent"});
 }
 
 void few_rows_shapes(benchmark::internal::Benchmark* bench) {
@@ -241,7 +291,11 @@ void attention_shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "history", "kv_heads"});
 }
 
-BENCHMARK(few_rows<Eigen::bfloat16>)->Apply(few_rows_layers);
+BENCHMARK(few_rows<Eigen::bfloat16, WeightFormat::as_type>)->Name("few_rows<bf16>")->Apply(few_rows_layers);
+BENCHMARK(few_rows<Eigen::bfloat16, WeightFormat::int8>)->Name("few_rows<int8>")->Apply(few_rows_layers);
+BENCHMARK(few_rows<float, WeightFormat::as_type>)->Name("few_rows<f32>")->Apply(few_rows_layers);
+BENCHMARK(few_rows_layers_attend<Eigen::bfloat16>)->Name("few_layers_attend<bf16>")->Apply(few_rows_kept);
+BENCHMARK(few_rows_layers_attend<float>)->Name("few_layers_attend<f32>")->Apply(few_rows_kept);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();

@@ -14,7 +14,7 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
-HOST = {"isa": "avx512_bf16", "dense_ms": 100.0, "lazy_ms": 40.0, "speedup": 2.5, "ideal_speedup": 2.6,
+HOST = {"isa": "avx512_bf16", "weights": "bf16", "dense_decode_ms": 80.0, "dense_ms": 100.0, "lazy_ms": 40.0, "speedup": 2.5, "ideal_speedup": 2.6,
         "overhead_percent": 0.2, "library_percent": 0.1, "dense_share_of_gemm_percent": 70.0}
 
 
@@ -54,15 +54,23 @@ class Compare(unittest.TestCase):
 
     def test_llama_bench_takes_turns_with_the_host(self):
         self.program("llama-bench", f"import json, sys\nprint('llama', *sys.argv[1:], file=open({str(self.log)!r}, 'a'))\n"
-                     "print(json.dumps([{'avg_ns': 330e6, 'model_type': 'llama BF16'}]))\n")
-        case, = self.compare("--shape", "smollm2", "--prompt", "64", "--repeats", "3", "--gguf", "smollm2=model.gguf")
+                     "time = 60e6 if '-d' in sys.argv else 330e6\n"
+                     "print(json.dumps([{'avg_ns': time, 'model_type': 'llama BF16'}]))\n")
+        case, = self.compare("--shape", "smollm2", "--prompt", "64", "--repeats", "3", "--generate", "20",
+                             "--weights", "int8", "--gguf", "smollm2=model.gguf")
         self.assertEqual(case["llama_cpp_ms"], 330)
         self.assertEqual(case["dense_over_llama_cpp"], 3)  # the median of 330 / 100, 330 / 110 and 330 / 120
         self.assertEqual(case["llama_cpp_type"], "llama BF16")
         self.assertEqual(case["left_out"], ["transformers: no torch here"])
         lines = self.log.read_text().splitlines()
-        self.assertEqual([line.split()[0] for line in lines], ["host", "llama"] * 3)
-        self.assertIn("-m model.gguf -p 64 -n 0", lines[1])
+        self.assertEqual([line.split()[0] for line in lines], ["host", "llama", "llama"] * 3)
+        self.assertIn("--generate 21", lines[0])  # the first of them is the prefill's
+        self.assertIn("--weights int8", lines[0])
+        self.assertIn("-p 64 -n 0", lines[1])
+        self.assertIn("-p 0 -n 20 -d 64", lines[2])
+        self.assertEqual(case["dense_decode_ms"], 4)  # 80 ms for 20 steps
+        self.assertEqual(case["llama_cpp_decode_ms"], 3)
+        self.assertEqual(case["dense_over_llama_cpp_decode"], 0.75)
 
     def test_a_shape_without_a_file(self):
         self.program("llama-bench", "raise SystemExit(1)\n")
@@ -95,8 +103,18 @@ class Tables(unittest.TestCase):
     def test_peers(self):
         text = self.table(make_tables.peer_tables, [self.CASE | {"left_out": ["llama.cpp: not there"]}])
         self.assertIn("| smollm2 | bf16 | 2000 | 100 | 150 | 1.50 |", text)
+        self.assertIn("| smollm2 | bf16 | 2000 | 40 | 2.50 | 2.60 | 0.2 % | 0.10 % | 70 % |", text)
         self.assertIn("avx512-bf16, 2 threads, medians of 5 turns. transformers 5, PyTorch 2.", text)
         self.assertIn("Left out: smollm2: llama.cpp: not there.", text)
+
+    def test_decode_steps_and_int8(self):
+        case = self.CASE | {"weights": "int8", "dense_decode_ms": 9.0, "llama_cpp_ms": 250.0, "dense_over_llama_cpp": 2.5,
+                            "llama_cpp_type": "llama Q8_0", "llama_cpp_decode_ms": 18.0,
+                            "dense_over_llama_cpp_decode": 2.0}
+        text = self.table(make_tables.peer_tables, [case])
+        self.assertIn("| smollm2 | int8 | 2000 | 100 | 150 | 1.50 | 250 | 2.50 | llama Q8_0 | 9.0 | 18.0 | 2.00 |", text)
+        # The products' rate is that of --dtype.
+        self.assertEqual(self.bars(case)["dense at 60 % of the product rate, 2000 tokens"][0], "not measured")
 
     def test_attention_by_instruction_set(self):
         case = {"isa": "avx2", "dtype": "f32", "threads": 2, "repeats": 5, "products": "library", "head_dim": 64,

@@ -41,6 +41,7 @@ struct Options {
   PruningOptions pruning;
   std::vector<std::string> schedules;  // all that were given
   std::string dtype = "bf16";
+  bool int8 = false;
   int threads = 2;
   Index generate = 68;
   Index repeats = 5;
@@ -118,7 +119,8 @@ nlohmann::ordered_json run(const Options& options) {
   const Index prompt_length = options.prompts.front();
   const Index generate = std::min(options.generate, prompt_length);
   const ModelConfig config = shape_named(options.shape);
-  const Model<T> model(config, random_weights<T>(config), options.threads);
+  const WeightFormat format = options.int8 ? WeightFormat::int8 : WeightFormat::as_type;
+  const Model<T> model(config, random_weights<T>(config), CpuExecution(options.threads, format));
   std::vector<TokenId> prompt(static_cast<std::size_t>(prompt_length));
   std::mt19937 random(2);
   for (TokenId& token : prompt) token = static_cast<TokenId>(random() % static_cast<unsigned>(config.vocab));
@@ -152,6 +154,7 @@ nlohmann::ordered_json run(const Options& options) {
           {"isa", block_kernels().isa},
           {"shape", options.shape},
           {"dtype", options.dtype},
+          {"weights", options.int8 ? "int8" : options.dtype},
           {"threads", options.threads},
           {"prompt_tokens", prompt_length},
           {"schedule", options.pruning.schedule},
@@ -233,6 +236,7 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
                        [&] { return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options); });
   }
 #ifdef LLAMA_HAS_CUDA
+  if (options.int8) fail("--weights int8: only the CPU has it");
   return run_on_device(options, save);
 #else
   fail("--device ", options.device,
@@ -265,6 +269,11 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--weights", [&](const std::string& format) { options.int8 = format == "int8"; },
+         "weights of the products on the CPU: in the type of --dtype, or int8")
+      ->check(CLI::IsMember({"dtype", "int8"}))
+      ->default_str("dtype");
   add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
   add_number(app, "--generate", options.generate, "tokens to generate, at most as many as the prompt has",
              {1, max_tokens});

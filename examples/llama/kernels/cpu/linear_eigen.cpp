@@ -26,20 +26,16 @@ template <class T>
 class EigenWeights final : public PackedWeights {
  public:
   explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {
-    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-      if (weights_.in % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
-      if (few_rows_kernel_ != nullptr) pack();
-    }
+    if (weights_.in % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
+    if (few_rows_kernel_ != nullptr) pack();
   }
 
   void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
-    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-      if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
-        multiply_few_rows(
-            few_rows_kernel_, panels_, x, rows, threads,
-            {y, weights_.out, weights_.bias.empty() ? nullptr : weights_.bias.data(), y_is_float, accumulate});
-        return;
-      }
+    if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
+      multiply_few_rows<T>(
+          few_rows_kernel_, panels_, x, rows, threads,
+          {y, weights_.out, weights_.bias.empty() ? nullptr : weights_.bias.data(), y_is_float, accumulate});
+      return;
     }
     if (y_is_float) {
       multiply(static_cast<const T*>(x), rows, static_cast<float*>(y), accumulate, threads);
@@ -96,14 +92,13 @@ class EigenWeights final : public PackedWeights {
     static thread_local Scratch scratch;
     const Eigen::Map<const Matrix<T>> x_map(x, rows, weights_.in);
     scratch.y.resize(rows, columns);
+    scratch.weights.resize(columns, weights_.in);
+    widen_weights(first, columns, scratch.weights.data());
     if constexpr (std::is_same_v<T, float>) {
-      const Eigen::Map<const Matrix<T>> weights(weights_.weights.data() + first * weights_.in, columns, weights_.in);
-      scratch.y.noalias() = x_map * weights.transpose();
+      scratch.y.noalias() = x_map * scratch.weights.transpose();
     } else {
       scratch.x.resize(rows, weights_.in);
-      scratch.weights.resize(columns, weights_.in);
       widen(x_map.data(), x_map.size(), scratch.x.data());
-      widen_weights(first, columns, scratch.weights.data());
       scratch.y.noalias() = scratch.x * scratch.weights.transpose();
     }
     if (!weights_.bias.empty()) {

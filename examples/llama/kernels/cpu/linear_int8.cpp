@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -19,10 +20,12 @@ namespace {
 constexpr float largest = 127;
 constexpr Index shift = 128;
 
+/// NaN where a value is. The bits of absolute values have their order, and a maximum of whole numbers is one that
+/// compilers take with vectors.
 float scale_of(const float* values, Index count) {
-  float highest = 0;
-  for (Index i = 0; i < count; ++i) highest = std::max(highest, std::abs(values[i]));
-  return highest / largest;
+  std::int32_t highest = 0;
+  for (Index i = 0; i < count; ++i) highest = std::max(highest, std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff);
+  return std::bit_cast<float>(highest) / largest;
 }
 
 /// Sums in int32 that one piece of rows may take.

@@ -97,20 +97,18 @@ class OneDnnWeights final : public PackedWeights {
     dnnl::stream stream(cpu_engine());
     dnnl::reorder(unpacked, weights_).execute(stream, unpacked, weights_);
     stream.wait();
-    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-      const dnnl::memory::desc panels({in_, out_}, type_of<T>, dnnl::memory::format_tag::BA16a64b2a);
-      if (packed == panels && in_ % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
-    }
+    constexpr auto tag =
+        std::is_same_v<T, float> ? dnnl::memory::format_tag::BA16a64b : dnnl::memory::format_tag::BA16a64b2a;
+    const dnnl::memory::desc panels({in_, out_}, type_of<T>, tag);
+    if (packed == panels && in_ % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
   }
 
   void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
-    if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-      if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
-        const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
-        multiply_few_rows(few_rows_kernel_, panels, x, rows, threads,
-                          {y, out_, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
-        return;
-      }
+    if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
+      const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
+      multiply_few_rows<T>(few_rows_kernel_, panels, x, rows, threads,
+                           {y, out_, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
+      return;
     }
     const OpenMpThreads scope(threads);
     const Type y_type = y_is_float ? Type::f32 : type_of<T>;

@@ -34,7 +34,7 @@ struct UnpackedWeights {
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads);
 
-/// Takes over `weights`: Eigen packs while it multiplies. A few rows of bfloat16 take `multiply_few_rows`.
+/// Takes over `weights`: Eigen packs while it multiplies. A few rows take `multiply_few_rows`.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
 
@@ -78,12 +78,13 @@ struct Output {
   }
 };
 
-/// y = x W^T + bias of a few rows `x` of bfloat16 without gaps.
-inline void multiply_few_rows(PanelKernel kernel, const Panels<Eigen::bfloat16>& weights, const void* x, Index rows,
-                              int threads, const Output& output) {
-  multiply_few_rows(kernel, weights, static_cast<const std::byte*>(x), weights.in * Index{sizeof(Eigen::bfloat16)},
-                    rows, threads, [&](Index first, Index count, const float* sums) {
-                      output.write<Eigen::bfloat16>(sums, Panels<Eigen::bfloat16>::width, 0, rows, first, count);
+/// y = x W^T + bias of a few rows `x` of the weights' type, without gaps.
+template <class T>
+void multiply_few_rows(PanelKernel kernel, const Panels<T>& weights, const void* x, Index rows, int threads,
+                       const Output& output) {
+  multiply_few_rows(kernel, weights, static_cast<const std::byte*>(x), weights.in * static_cast<Index>(sizeof(T)), rows,
+                    threads, [&](Index first, Index count, const float* sums) {
+                      output.write<T>(sums, Panels<T>::width, 0, rows, first, count);
                     });
 }
 

@@ -46,12 +46,18 @@ void for_height(Index rows, const Run& run) {
 #define LLAMA_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni,fma")))
 #define LLAMA_AVX2 __attribute__((target("avx2,fma")))
 
-struct Pairs512 {
+struct Floats512 {
   using Sum = float;
   using Vector = __m512;
   LLAMA_AVX512 static Vector load(const Sum* from) { return _mm512_load_ps(from); }
   LLAMA_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_ps(to, sum); }
   LLAMA_AVX512 static Vector zero() { return _mm512_setzero_ps(); }
+  LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(weights), sum);
+  }
+};
+
+struct Pairs512 : Floats512 {
   LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)weights);
   }
@@ -131,25 +137,34 @@ void kernel512(const void* panel, Index groups, const std::byte* x, Index x_stri
   }
 }
 
-struct Pairs256 {
+/// A group is of one part, or of two: the even and the odd ones of what it holds.
+struct Floats256 {
   using Sum = float;
   using Vector = __m256;
+  static constexpr int parts = 1;
   LLAMA_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_ps(to, sum); }
   LLAMA_AVX2 static Vector zero() { return _mm256_setzero_ps(); }
+  LLAMA_AVX2 static __m256i even(__m256i floats) { return floats; }
+  LLAMA_AVX2 static __m256i even_x(__m256i floats) { return floats; }
+  LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
+  }
+};
+
+struct Pairs256 : Floats256 {
+  static constexpr int parts = 2;
   LLAMA_AVX2 static __m256i even(__m256i pairs) { return _mm256_slli_epi32(pairs, 16); }
   LLAMA_AVX2 static __m256i odd(__m256i pairs) {
     return _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
   }
   LLAMA_AVX2 static __m256i even_x(__m256i pairs) { return even(pairs); }
   LLAMA_AVX2 static __m256i odd_x(__m256i pairs) { return odd(pairs); }
-  LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
-  }
 };
 
 struct Fours256 {
   using Sum = std::int32_t;
   using Vector = __m256i;
+  static constexpr int parts = 2;
   LLAMA_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), sum); }
   LLAMA_AVX2 static Vector zero() { return _mm256_setzero_si256(); }
   LLAMA_AVX2 static __m256i even(__m256i fours) { return _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8); }
@@ -171,17 +186,20 @@ LLAMA_AVX2 void tile256(const std::uint32_t* weights, Index groups, const std::b
     for (int c = 0; c < columns; ++c) sum[i][c] = Products::zero();
   }
   for (Index k = 0; k < groups; ++k) {
-    __m256i even[height], odd[height];
+    __m256i even[height];
+    [[maybe_unused]] __m256i odd[height];
     for (int i = 0; i < height; ++i) {
       const __m256i group = _mm256_set1_epi32(group_at(x + i * x_stride + 4 * k));
       even[i] = Products::even_x(group);
-      odd[i] = Products::odd_x(group);
+      if constexpr (Products::parts == 2) odd[i] = Products::odd_x(group);
     }
     for (int c = 0; c < columns; ++c) {
       const __m256i weight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + k * width + c * 8));
-      const __m256i even_weight = Products::even(weight), odd_weight = Products::odd(weight);
-      for (int i = 0; i < height; ++i) {
-        sum[i][c] = Products::add(Products::add(sum[i][c], even[i], even_weight), odd[i], odd_weight);
+      const __m256i even_weight = Products::even(weight);
+      for (int i = 0; i < height; ++i) sum[i][c] = Products::add(sum[i][c], even[i], even_weight);
+      if constexpr (Products::parts == 2) {
+        const __m256i odd_weight = Products::odd(weight);
+        for (int i = 0; i < height; ++i) sum[i][c] = Products::add(sum[i][c], odd[i], odd_weight);
       }
     }
   }
@@ -208,15 +226,25 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
 }  // namespace
 
 template <>
+PanelKernel panel_kernel_avx2<float>() {
+  return has_avx2() ? kernel256<Floats256> : nullptr;
+}
+template <>
 PanelKernel panel_kernel_avx2<Eigen::bfloat16>() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernel256<Pairs256> : nullptr;
+  return has_avx2() ? kernel256<Pairs256> : nullptr;
 }
 template <>
 PanelKernel panel_kernel_avx2<std::int8_t>() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernel256<Fours256> : nullptr;
+  return has_avx2() ? kernel256<Fours256> : nullptr;
+}
+template <>
+PanelKernel panel_kernel<float>() {
+  return has_avx512() ? kernel512<Floats512> : panel_kernel_avx2<float>();
 }
 template <>
 PanelKernel panel_kernel<Eigen::bfloat16>() {
@@ -238,8 +266,10 @@ template <class T>
 PanelKernel panel_kernel_avx2() {
   return nullptr;
 }
+template PanelKernel panel_kernel<float>();
 template PanelKernel panel_kernel<Eigen::bfloat16>();
 template PanelKernel panel_kernel<std::int8_t>();
+template PanelKernel panel_kernel_avx2<float>();
 template PanelKernel panel_kernel_avx2<Eigen::bfloat16>();
 template PanelKernel panel_kernel_avx2<std::int8_t>();
 

@@ -16,8 +16,9 @@
 namespace llama {
 
 /// Weights `[out x in]` in panels of 64 outputs. In a panel the groups of neighbouring inputs follow each other, 4
-/// bytes of each output: pairs of bfloat16, or fours of int8. Behind the last input and output are zeros. It is the
-/// layout that oneDNN chooses for large matrices on processors with AVX-512 (BA16a64b2a and BA16a64b4a).
+/// bytes of each output: a float, pairs of bfloat16, or fours of int8. Behind the last input and output are zeros. It
+/// is the layout that oneDNN chooses for large matrices on processors with AVX-512 (BA16a64b, BA16a64b2a and
+/// BA16a64b4a).
 template <class T>
 struct Panels {
   static constexpr Index width = 64;
@@ -56,13 +57,13 @@ constexpr Index few_product_rows = 24;
 
 /// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
 /// 1` of a panel; both are 0, 32 or 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is `[rows x 64]`, on
-/// a multiple of 64 bytes, of float for bfloat16 and of std::int32_t for int8, whose `x` is of std::uint8_t. A sum's
-/// bits do not depend on the other rows and outputs.
+/// a multiple of 64 bytes, of float, but for int8 of std::int32_t, whose `x` is of std::uint8_t. A sum's bits do not
+/// depend on the other rows and outputs.
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
-/// The fastest kernel for this processor, with AVX512-BF16, AVX512-VNNI or AVX2; null if there is none. `T` is
-/// `Eigen::bfloat16` or `std::int8_t`.
+/// The fastest kernel for this processor, with AVX-512 (bfloat16: AVX512-BF16, int8: AVX512-VNNI) or AVX2; null if
+/// there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
 template <class T>
 PanelKernel panel_kernel();
 /// The same where the processor had no AVX-512: for tests.

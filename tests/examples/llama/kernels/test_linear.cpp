@@ -167,8 +167,26 @@ TEST_CASE("weights in int8 multiply like whole numbers, and a row's bits are its
   }
 }
 
-TEST_CASE("few rows give what each row gives alone, bit for bit") {
-  using T = Eigen::bfloat16;
+TEST_CASE("weights in int8 give NaN for a row with NaN, and the other rows what they give else") {
+  if (panel_kernel<std::int8_t>() == nullptr) return;
+  const auto weight = random_matrix<float>(70, 576, 1);
+  const Tensor tensor = tensor_of(weight);
+  const HostLinear<float> linear({&tensor, 1}, {}, 2, GemmLibrary::automatic, WeightFormat::int8);
+  for (const Index rows : {3, 40}) {
+    auto x = random_matrix<float>(rows, 576, 2);
+    Matrix<float> before(rows, 70), after(rows, 70);
+    linear.apply(two_threads, x.view(), before.view());
+    x(1, 500) = NAN;
+    linear.apply(two_threads, x.view(), after.view());
+    for (Index j = 0; j < 70; ++j) {
+      CHECK(std::isnan(after(1, j)));
+      CHECK(after(0, j) == before(0, j));
+      CHECK(after(2, j) == before(2, j));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("few rows give what each row gives alone, bit for bit", T, float, Eigen::bfloat16) {
   if (panel_kernel<T>() == nullptr) return;
   const auto weight = random_matrix<T>(192, 576, 1);
   const Tensor tensor = tensor_of(weight);

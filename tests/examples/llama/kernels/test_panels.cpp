@@ -103,7 +103,7 @@ void check_kernel(PanelKernel kernel) {
   }
 }
 
-TEST_CASE_TEMPLATE("few rows times panels are the sums, and a row's bits are its own", T, Eigen::bfloat16,
+TEST_CASE_TEMPLATE("few rows times panels are the sums, and a row's bits are its own", T, float, Eigen::bfloat16,
                    std::int8_t) {
   check_kernel<T>(panel_kernel<T>());
   check_kernel<T>(panel_kernel_avx2<T>());

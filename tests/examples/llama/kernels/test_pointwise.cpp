@@ -9,7 +9,7 @@ namespace llama::test {
 namespace {
 
 TEST_CASE_TEMPLATE("root mean square norm", T, float, Eigen::bfloat16) {
-  for (const auto& [rows, width] : {std::pair<Index, Index>{1, 1}, {3, 7}, {50, 768}, {5, 1537}}) {
+  for (const auto& [rows, width] : {std::pair<Index, Index>{1, 1}, {3, 7}, {50, 768}, {70, 768}, {5, 1537}}) {
     const auto x = random_matrix<T>(rows, width, 1, 5);
     const auto weight = random_matrix<float>(1, width, 2);
     Matrix<double> expected(rows, width);
@@ -33,7 +33,7 @@ TEST_CASE_TEMPLATE("root mean square norm", T, float, Eigen::bfloat16) {
 }
 
 TEST_CASE_TEMPLATE("gated unit", T, float, Eigen::bfloat16) {
-  for (const auto& [rows, width] : {std::pair<Index, Index>{1, 1}, {3, 7}, {40, 2048}, {5, 513}}) {
+  for (const auto& [rows, width] : {std::pair<Index, Index>{1, 1}, {3, 7}, {40, 2048}, {70, 600}, {5, 513}}) {
     const auto x = random_matrix<T>(rows, 2 * width, 1, 30);
     Matrix<double> expected(rows, width);
     for (Index i = 0; i < rows; ++i) {
