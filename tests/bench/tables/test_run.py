@@ -26,7 +26,7 @@ class Run(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        for path in ("bench/run.sh", "bench/make_tables.py"):
+        for path in ("bench/run.sh", "bench/machine.sh", "bench/make_tables.py"):
             self.write(path, (ROOT / path).read_text())
         self.write("cmake/build_release.sh", "")
         self.write("build/release/CMakeCache.txt", "CMAKE_CXX_COMPILER:STRING=echo\n")
