@@ -4,7 +4,7 @@
 # meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie by commit in
 # build/release/bench-results; what is there is not measured again, so the same command goes on with the rest. After
 # $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and $REPEATS (5, in long cases
-# 3) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for
+# 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for
 # llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with. generation fetches the pretrained
 # models.
 set -euo pipefail

@@ -87,19 +87,28 @@ class EigenWeights final : public PackedWeights {
     }
   }
 
+  /// The same where they lie like this, else in `buffer`.
+  const float* widened(Index first, Index columns, MatrixF& buffer) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (panel_memory_ == nullptr) return weights_.weights.data() + first * weights_.in;
+    }
+    buffer.resize(columns, weights_.in);
+    widen_weights(first, columns, buffer.data());
+    return buffer.data();
+  }
+
   template <class Y>
   void multiply_block(const T* x, Index rows, Y* y, Index first, Index columns, bool accumulate) const {
     static thread_local Scratch scratch;
     const Eigen::Map<const Matrix<T>> x_map(x, rows, weights_.in);
     scratch.y.resize(rows, columns);
-    scratch.weights.resize(columns, weights_.in);
-    widen_weights(first, columns, scratch.weights.data());
+    const Eigen::Map<const MatrixF> weights(widened(first, columns, scratch.weights), columns, weights_.in);
     if constexpr (std::is_same_v<T, float>) {
-      scratch.y.noalias() = x_map * scratch.weights.transpose();
+      scratch.y.noalias() = x_map * weights.transpose();
     } else {
       scratch.x.resize(rows, weights_.in);
       widen(x_map.data(), x_map.size(), scratch.x.data());
-      scratch.y.noalias() = scratch.x * scratch.weights.transpose();
+      scratch.y.noalias() = scratch.x * weights.transpose();
     }
     if (!weights_.bias.empty()) {
       scratch.y.rowwise() += Eigen::Map<const Eigen::RowVectorXf>(weights_.bias.data() + first, columns);
