@@ -69,6 +69,15 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<void
 
 }  // namespace
 
+void add_weights_option(CLI::App& app, bool& int8) {
+  app.add_option_function<std::string>(
+         "--weights", [&int8](const std::string& format) { int8 = format == "int8"; },
+         "weights of the products on the CPU: in the type of --dtype, or whole numbers of 8 bit with a scale for each "
+         "output")
+      ->check(CLI::IsMember({"dtype", "int8"}))
+      ->default_str("dtype");
+}
+
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& work) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // writing fails instead, and says so

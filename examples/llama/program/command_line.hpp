@@ -103,6 +103,10 @@ CLI::Option* add_path(CLI::App& app, const std::string& name, Path& value, const
   return app.add_option_function<std::string>(name, set, help)->type_name("PATH");
 }
 
+/// Adds `--weights`, the format of the products' weights on the CPU. `int8`, which must outlive the parsing, is whether
+/// they are whole numbers of 8 bit.
+void add_weights_option(CLI::App& app, bool& int8);
+
 /// What `main` does: reads the command line, of which the last value of an option counts, then calls `work`. Returns
 /// the program's exit status: 2 for a command line that is not understood, 1 where `work` throws or what was printed
 /// could not be written. Messages go to the standard error; where it cannot be written the program goes on.

@@ -19,12 +19,7 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--dtype", options.placement.dtype, "type of weights, K/V and hidden states; f16 runs on cuda only")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--weights", [&](const std::string& format) { options.placement.int8 = format == "int8"; },
-         "weights of the products on the CPU: in the type of --dtype, or whole numbers of 8 bit with a scale for each "
-         "output")
-      ->check(CLI::IsMember({"dtype", "int8"}))
-      ->default_str("dtype");
+  add_weights_option(app, options.placement.int8);
   add_number(app, "--threads", options.placement.threads, "threads to compute with on the CPU", {1, 1024});
 }
 

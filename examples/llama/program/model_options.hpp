@@ -25,7 +25,8 @@ struct ModelOptions {
   const std::string& tokenizer_path() const { return tokenizer.empty() ? path : tokenizer; }
 };
 
-/// Adds `--model`, `--tokenizer`, `--device`, `--dtype` and `--threads`. `options` must outlive the parsing.
+/// Adds `--model`, `--tokenizer`, `--device`, `--dtype`, `--weights` and `--threads`. `options` must outlive the
+/// parsing.
 void add_model_options(CLI::App& app, ModelOptions& options);
 
 /// Adds `--chat`. `chat` must outlive the parsing.

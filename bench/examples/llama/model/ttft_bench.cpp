@@ -269,11 +269,7 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", options.dtype, "type of weights, K/V and hidden states")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--weights", [&](const std::string& format) { options.int8 = format == "int8"; },
-         "weights of the products on the CPU: in the type of --dtype, or int8")
-      ->check(CLI::IsMember({"dtype", "int8"}))
-      ->default_str("dtype");
+  add_weights_option(app, options.int8);
   add_number(app, "--threads", options.threads, "threads to compute with", {1, 1024});
   add_number(app, "--generate", options.generate, "tokens to generate, at most as many as the prompt has",
              {1, max_tokens});
