@@ -69,8 +69,10 @@ struct Fours512 {
   LLAMA_AVX512 static Vector load(const Sum* from) { return _mm512_load_si512(from); }
   LLAMA_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_si512(to, sum); }
   LLAMA_AVX512 static Vector zero() { return _mm512_setzero_si512(); }
+  /// Not `_mm512_dpbusd_epi32`: gcc 12 copies each sum before and after it, and keeps some in memory.
   LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
-    return _mm512_dpbusd_epi32(sum, x, weights);
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(weights));
+    return sum;
   }
 };
 
