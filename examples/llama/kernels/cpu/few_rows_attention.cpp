@@ -358,25 +358,29 @@ class PairChunk {
   /// Scores to weights, exactly 0 behind the first `visible` keys, of which there is one at least, up to `seen` keys.
   LLAMA_PAIRS void weigh(float* scores, Index visible, Index seen, Partial partial, Bfloat16* weights) const {
     const __m512 nothing = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    // The next 32 keys that are visible.
     const auto mask = [visible](Index i) {
-      return static_cast<__mmask16>(visible - i >= lanes ? 0xffff : (1u << std::max<Index>(visible - i, 0)) - 1);
+      const Index left = std::clamp<Index>(visible - i, 0, 2 * lanes);
+      return static_cast<std::uint32_t>((std::uint64_t{1} << left) - 1);
     };
     __m512 highest[2] = {nothing, nothing};
     for (Index i = 0; i < visible; i += 2 * lanes) {
-      for (Index c = 0; c < 2; ++c) {
-        const Index at = i + c * lanes;
-        highest[c] = _mm512_max_ps(highest[c], _mm512_mask_loadu_ps(nothing, mask(at), scores + at));
+      const std::uint32_t seen_keys = mask(i);
+      for (int c = 0; c < 2; ++c) {
+        const auto lane_mask = static_cast<__mmask16>(seen_keys >> (c * lanes));
+        highest[c] = _mm512_max_ps(highest[c], _mm512_mask_loadu_ps(nothing, lane_mask, scores + i + c * lanes));
       }
     }
     partial.maximum = _mm512_reduce_max_ps(_mm512_max_ps(highest[0], highest[1]));
     const __m512 maximum = _mm512_set1_ps(partial.maximum), scale = _mm512_set1_ps(task_.shape.scale);
     __m512 total[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (Index i = 0; i < seen; i += 2 * lanes) {
+      const std::uint32_t seen_keys = mask(i);
       __m512 weight[2];
-      for (Index c = 0; c < 2; ++c) {
-        const Index at = i + c * lanes;
-        const __m512 below = _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(scores + at), maximum), scale);
-        weight[c] = _mm512_maskz_mov_ps(mask(at), exponential(below));
+      for (int c = 0; c < 2; ++c) {
+        const auto lane_mask = static_cast<__mmask16>(seen_keys >> (c * lanes));
+        const __m512 below = _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(scores + i + c * lanes), maximum), scale);
+        weight[c] = _mm512_maskz_mov_ps(lane_mask, exponential(below));
         total[c] = _mm512_add_ps(total[c], weight[c]);
       }
       _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));

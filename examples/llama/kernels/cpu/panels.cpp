@@ -38,6 +38,8 @@ void for_height(Index rows, const Run& run) {
     choose(std::integer_sequence<int, 1, 1, 2, 3, 4, 5, 6>());
   } else if (rows <= 12) {
     choose(std::integer_sequence<int, 2, 4, 5, 6>());
+  } else if (rows <= 15 || rows == 17 || rows == 18) {
+    choose(std::integer_sequence<int, 3, 5, 6>());
   } else {
     choose(std::integer_sequence<int, 4, 4, 5, 6>());
   }
@@ -117,10 +119,17 @@ void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Inde
       }
       for (int pass = 0; pass < passes; ++pass) {
         // Of half a panel nothing is fetched: there is one for each thread at most.
-        constexpr int lines = columns == 4 ? columns / passes : 0;
-        const std::uint32_t* const fetched = weights + (k + stretch) * width + pass * count * lines * 16;
-        pass512<Products, height, columns, lines>(weights + k * width, count, from.data() + pass * height, k == 0,
-                                                  fetched, all + pass * height * width);
+        constexpr int lines = columns == 4 ? columns / passes : 0,
+                      first_lines = columns == 4 ? columns - lines * (passes - 1) : 0;
+        const std::uint32_t* fetched = weights + (k + stretch) * width;
+        if (pass == 0) {
+          pass512<Products, height, columns, first_lines>(weights + k * width, count, from.data(), k == 0, fetched,
+                                                          all);
+        } else {
+          fetched += count * (first_lines + (pass - 1) * lines) * 16;
+          pass512<Products, height, columns, lines>(weights + k * width, count, from.data() + pass * height, k == 0,
+                                                    fetched, all + pass * height * width);
+        }
       }
     }
     std::memcpy(sums, all, static_cast<std::size_t>(rows * width) * sizeof(*sums));
