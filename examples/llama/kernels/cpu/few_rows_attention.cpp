@@ -233,7 +233,8 @@ class PairChunk {
     }
   }
 
-  /// keys_[i / 64][k][i % 64] = elements 2k and 2k + 1 of key i; zeros behind `count`, to the end of its block.
+  /// keys_[i / 64][k][i % 64] = elements 2k and 2k + 1 of key i. What follows `count` in its block is of no use:
+  /// `weigh` leaves its scores out.
   LLAMA_PAIRS void load_keys(Index kv_head, Index key, Index count) {
     for (Index i = 0; i < count; i += lanes) {
       std::array<const Bfloat16*, lanes> from;
