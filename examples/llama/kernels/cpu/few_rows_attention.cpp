@@ -182,66 +182,76 @@ LLAMA_PAIRS inline __m512bh broadcast(const void* pair) {
 
 LLAMA_PAIRS inline __m512bh load(const void* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
-/// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64.
+/// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64. A chunk is one block:
+/// each query has all scores of the chunk before it weighs them.
 class PairChunk {
  public:
   static Index width(Index head_dim) { return head_dim; }
-  static Index scratch(const Task<Bfloat16>& task) { return block_keys * task.width; }
+  static Index scratch(const Task<Bfloat16>& task) { return chunk_keys * task.width; }
 
   PairChunk(const Task<Bfloat16>& task, float* memory)
       : task_(task),
         head_dim_(task.shape.head_dim),
         keys_(reinterpret_cast<std::uint32_t*>(memory)),
-        values_(keys_ + block_keys * head_dim_ / 2) {}
+        values_(keys_ + chunk_keys * head_dim_ / 2) {}
 
   LLAMA_PAIRS void run(Index kv_head, Index chunk) {
     const Index first = chunk * chunk_keys;
     const Index queries = task_.query_count();
+    const Index keys = task_.key_limits.back();
+    const Index count = std::min<Index>(chunk_keys, keys - first);
+    const bool last = chunk + 1 == task_.chunks;
+    fetched_head_ = last ? kv_head + 1 : kv_head;
+    fetched_ = last ? 0 : first + chunk_keys;
+    fetched_end_ = fetched_head_ == task_.shape.kv_heads ? 0 : std::min<Index>(fetched_ + chunk_keys, keys);
+    step_ = chunk_keys / (16 + 8 * ((queries + height - 1) / height)) + 1;
+    load_keys(kv_head, first, count);
+    load_values(kv_head, first, count);
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
-    Index begin = 0;
-    while (begin < queries && task_.limit(begin) <= first) ++begin;
-    const Index last = std::min<Index>(first + chunk_keys, task_.key_limits.back());
-    for (Index query = begin; query < queries; ++query) {
-      const Partial partial = task_.partial(kv_head, query, chunk);
-      std::fill_n(partial.outputs, head_dim_, 0.0f);
-      partial.maximum = -std::numeric_limits<float>::infinity();
-      partial.total = 0;
-    }
-    for (Index key = first; key < last; key += block_keys) {
-      const Index count = std::min(block_keys, last - key);
-      load_keys(kv_head, key, count);
-      load_values(kv_head, key, count);
-      Index query = begin;
-      while (query < queries && task_.limit(query) <= key) ++query;
-      for (; queries - query >= height; query += height) tile<height>(kv_head, chunk, key, query);
-      switch (queries - query) {
-        case 5: tile<5>(kv_head, chunk, key, query); break;
-        case 4: tile<4>(kv_head, chunk, key, query); break;
-        case 3: tile<3>(kv_head, chunk, key, query); break;
-        case 2: tile<2>(kv_head, chunk, key, query); break;
-        case 1: tile<1>(kv_head, chunk, key, query); break;
-        default: break;
-      }
+    Index query = 0;
+    while (task_.limit(query) <= first) ++query;
+    for (; queries - query >= height; query += height) tile<height>(kv_head, chunk, query);
+    switch (queries - query) {
+      case 5: tile<5>(kv_head, chunk, query); break;
+      case 4: tile<4>(kv_head, chunk, query); break;
+      case 3: tile<3>(kv_head, chunk, query); break;
+      case 2: tile<2>(kv_head, chunk, query); break;
+      case 1: tile<1>(kv_head, chunk, query); break;
+      default: break;
     }
   }
 
  private:
-  /// keys_[k][i] = elements 2k and 2k + 1 of key i; zeros behind `count`.
+  /// Fetches the next few keys and values of the chunk after this one, which this thread most likely does next.
+  LLAMA_PAIRS void fetch_some() {
+    for (const Index end = std::min(fetched_ + step_, fetched_end_); fetched_ < end; ++fetched_) {
+      const Index offset = task_.offset(fetched_head_, fetched_);
+      for (Index i = 0; i < head_dim_; i += 2 * lanes) {
+        _mm_prefetch(reinterpret_cast<const char*>(task_.cache.keys + offset + i), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(task_.cache.values + offset + i), _MM_HINT_T1);
+      }
+    }
+  }
+
+  /// keys_[i / 64][k][i % 64] = elements 2k and 2k + 1 of key i. What follows `count` in its block is of no use:
+  /// `weigh` leaves its scores out.
   LLAMA_PAIRS void load_keys(Index kv_head, Index key, Index count) {
-    for (Index i = 0; i < block_keys; i += lanes) {
+    for (Index i = 0; i < count; i += lanes) {
       std::array<const Bfloat16*, lanes> from;
       for (Index lane = 0; lane < lanes; ++lane) {
         from[static_cast<std::size_t>(lane)] =
             i + lane < count ? task_.cache.keys + task_.offset(kv_head, key + i + lane) : nullptr;
       }
+      std::uint32_t* const to = keys_ + i / block_keys * block_keys * head_dim_ / 2 + i % block_keys;
       for (Index pair = 0; pair < head_dim_ / 2; pair += lanes) {
         __m512i rows[lanes];
         for (int lane = 0; lane < lanes; ++lane) {
           const Bfloat16* const row = from[static_cast<std::size_t>(lane)];
           rows[lane] = row == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(row + 2 * pair);
         }
-        transpose(rows, keys_ + pair * block_keys + i);
+        transpose(rows, to + pair * block_keys);
       }
+      fetch_some();
     }
   }
 
@@ -280,12 +290,12 @@ class PairChunk {
     }
     const __m512i low = _mm512_loadu_si512(order);
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(lanes));
-    for (Index i = 0; i < block_keys; i += 2) {
-      const Bfloat16* const even = i < count ? task_.cache.values + task_.offset(kv_head, key + i) : nullptr;
+    for (Index i = 0; i < count; i += 2) {
+      const Bfloat16* const even = task_.cache.values + task_.offset(kv_head, key + i);
       const Bfloat16* const odd = i + 1 < count ? task_.cache.values + task_.offset(kv_head, key + i + 1) : nullptr;
       std::uint32_t* const to = values_ + i / 2 * head_dim_;
       for (Index k = 0; k < head_dim_; k += 2 * lanes) {
-        const __m512i a = even == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(even + k);
+        const __m512i a = _mm512_loadu_si512(even + k);
         const __m512i b = odd == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(odd + k);
         _mm512_storeu_si512(to + k, _mm512_permutex2var_epi16(a, low, b));
         _mm512_storeu_si512(to + k + lanes, _mm512_permutex2var_epi16(a, high, b));
@@ -293,38 +303,45 @@ class PairChunk {
     }
   }
 
-  /// Adds the block that begins at `key` to the partial results of queries `query` to `query + rows - 1`. The first of
-  /// them sees its first key.
+  /// The partial results of queries `query` to `query + rows - 1`. The first of them sees the chunk's first key.
   template <int rows>
-  LLAMA_PAIRS void tile(Index kv_head, Index chunk, Index key, Index query) {
+  LLAMA_PAIRS void tile(Index kv_head, Index chunk, Index query) {
+    alignas(64) float scores[rows][chunk_keys];
+    alignas(64) Bfloat16 weights[rows][chunk_keys];
+    const Index first = chunk * chunk_keys;
+    const Index seen = std::min<Index>(chunk_keys, task_.limit(query + rows - 1) - first);
     const Bfloat16* from[rows];
     for (int q = 0; q < rows; ++q) from[q] = task_.query(kv_head, query + q);
-    __m512 sum[rows][columns];
-    for (int q = 0; q < rows; ++q) {
-      for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_setzero_ps();
-    }
-    for (Index k = 0; k < head_dim_ / 2; ++k) {
-      __m512bh line[columns];
-      for (int c = 0; c < columns; ++c) line[c] = load(keys_ + k * block_keys + c * lanes);
+    for (Index key = 0; key < seen; key += block_keys) {
+      const std::uint32_t* const keys = keys_ + key * head_dim_ / 2;
+      __m512 sum[rows][columns];
       for (int q = 0; q < rows; ++q) {
-        const __m512bh pair = broadcast(from[q] + 2 * k);
-        for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_dpbf16_ps(sum[q][c], pair, line[c]);
+        for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_setzero_ps();
       }
-    }
-    alignas(64) Bfloat16 weights[rows][block_keys];
-    float corrections[rows];
-    for (int q = 0; q < rows; ++q) {
-      corrections[q] =
-          weigh(sum[q], task_.limit(query + q) - key, task_.partial(kv_head, query + q, chunk), weights[q]);
-    }
-    for (Index column = 0; column < head_dim_; column += columns * lanes) {
-      for (int q = 0; q < rows; ++q) {
-        const float* const outputs = task_.partial(kv_head, query + q, chunk).outputs + column;
-        for (int c = 0; c < columns; ++c) {
-          sum[q][c] = _mm512_mul_ps(_mm512_loadu_ps(outputs + c * lanes), _mm512_set1_ps(corrections[q]));
+      for (Index k = 0; k < head_dim_ / 2; ++k) {
+        __m512bh line[columns];
+        for (int c = 0; c < columns; ++c) line[c] = load(keys + k * block_keys + c * lanes);
+        for (int q = 0; q < rows; ++q) {
+          const __m512bh pair = broadcast(from[q] + 2 * k);
+          for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_dpbf16_ps(sum[q][c], pair, line[c]);
         }
       }
-      for (Index i = 0; i < block_keys / 2; ++i) {
+      for (int q = 0; q < rows; ++q) {
+        for (int c = 0; c < columns; ++c) _mm512_store_ps(scores[q] + key + c * lanes, sum[q][c]);
+      }
+      fetch_some();
+    }
+    for (int q = 0; q < rows; ++q) {
+      const Index visible = std::min<Index>(seen, task_.limit(query + q) - first);
+      weigh(scores[q], visible, seen, task_.partial(kv_head, query + q, chunk), weights[q]);
+    }
+    for (Index column = 0; column < head_dim_; column += columns * lanes) {
+      __m512 sum[rows][columns];
+      for (int q = 0; q < rows; ++q) {
+        for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_setzero_ps();
+      }
+      for (Index i = 0; 2 * i < seen; ++i) {
+        if (i % 32 == 0) fetch_some();
         __m512bh line[columns];
         for (int c = 0; c < columns; ++c) line[c] = load(values_ + i * head_dim_ + column + c * lanes);
         for (int q = 0; q < rows; ++q) {
@@ -339,36 +356,44 @@ class PairChunk {
     }
   }
 
-  /// Scores to weights, exactly 0 behind the first `visible` keys, of which there is one at least. Returns the
-  /// correction of what the query has summed up so far.
-  LLAMA_PAIRS float weigh(const __m512 (&scores)[columns], Index visible, Partial partial, Bfloat16* weights) const {
-    const auto seen = visible >= block_keys ? ~std::uint64_t{0} : (std::uint64_t{1} << visible) - 1;
-    const auto mask = [seen](int c) { return static_cast<__mmask16>(seen >> (c * lanes)); };
+  /// Scores to weights, exactly 0 behind the first `visible` keys, of which there is one at least, up to `seen` keys.
+  LLAMA_PAIRS void weigh(float* scores, Index visible, Index seen, Partial partial, Bfloat16* weights) const {
     const __m512 nothing = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-    __m512 highest = _mm512_set1_ps(partial.maximum);
-    for (int c = 0; c < columns; ++c) highest = _mm512_max_ps(highest, _mm512_mask_mov_ps(nothing, mask(c), scores[c]));
-    const float maximum = _mm512_reduce_max_ps(highest);
-    const __m512 scale = _mm512_set1_ps(task_.shape.scale);
-    __m512 weight[columns];
-    for (int c = 0; c < columns; ++c) {
-      const __m512 below = _mm512_mul_ps(_mm512_sub_ps(scores[c], _mm512_set1_ps(maximum)), scale);
-      weight[c] = _mm512_maskz_mov_ps(mask(c), exponential(below));
+    // The next 32 keys that are visible.
+    const auto mask = [visible](Index i) {
+      const Index left = std::clamp<Index>(visible - i, 0, 2 * lanes);
+      return static_cast<std::uint32_t>((std::uint64_t{1} << left) - 1);
+    };
+    __m512 highest[2] = {nothing, nothing};
+    for (Index i = 0; i < visible; i += 2 * lanes) {
+      const std::uint32_t seen_keys = mask(i);
+      for (int c = 0; c < 2; ++c) {
+        const auto lane_mask = static_cast<__mmask16>(seen_keys >> (c * lanes));
+        highest[c] = _mm512_max_ps(highest[c], _mm512_mask_loadu_ps(nothing, lane_mask, scores + i + c * lanes));
+      }
     }
-    for (int c = 0; c < columns; c += 2) {
-      _mm512_storeu_si512(weights + c * lanes, (__m512i)_mm512_cvtne2ps_pbh(weight[c + 1], weight[c]));
+    partial.maximum = _mm512_reduce_max_ps(_mm512_max_ps(highest[0], highest[1]));
+    const __m512 maximum = _mm512_set1_ps(partial.maximum), scale = _mm512_set1_ps(task_.shape.scale);
+    __m512 total[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (Index i = 0; i < seen; i += 2 * lanes) {
+      const std::uint32_t seen_keys = mask(i);
+      __m512 weight[2];
+      for (int c = 0; c < 2; ++c) {
+        const auto lane_mask = static_cast<__mmask16>(seen_keys >> (c * lanes));
+        const __m512 below = _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(scores + i + c * lanes), maximum), scale);
+        weight[c] = _mm512_maskz_mov_ps(lane_mask, exponential(below));
+        total[c] = _mm512_add_ps(total[c], weight[c]);
+      }
+      _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
     }
-    const float total =
-        _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(weight[0], weight[1]), _mm512_add_ps(weight[2], weight[3])));
-    const float correction = partial.maximum == maximum ? 1 : std::exp((partial.maximum - maximum) * task_.shape.scale);
-    partial.maximum = maximum;
-    partial.total = partial.total * correction + total;
-    return correction;
+    partial.total = _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
   }
 
   const Task<Bfloat16>& task_;
   Index head_dim_;
-  std::uint32_t* keys_;    // [head_dim / 2 x block_keys] pairs
-  std::uint32_t* values_;  // [block_keys / 2 x head_dim] pairs
+  std::uint32_t* keys_;    // [chunk_keys / 64 x head_dim / 2 x 64] pairs
+  std::uint32_t* values_;  // [chunk_keys / 2 x head_dim] pairs
+  Index fetched_head_ = 0, fetched_ = 0, fetched_end_ = 0, step_ = 0;
 };
 
 #endif

@@ -10,9 +10,9 @@ namespace llama {
 template <class Body>
 void for_rows(lazyllm::cpu::Context& context, Index rows, Index width, const Body& body) {
   /// Below this many elements starting the threads costs more than the work.
-  constexpr Index min_parallel = 16384;
+  constexpr Index min_parallel = 16384, min_shared = 4096;
   constexpr Index few = 64;
-  const int threads = rows * width >= min_parallel ? context.threads() : 1;
+  const int threads = rows * width >= (rows <= few ? min_shared : min_parallel) ? context.threads() : 1;
   if (threads > 1 && rows <= few) {
     share_parts(threads, rows, 1, [&](Index first, Index last, int) {
       for (Index i = first; i < last; ++i) body(i);

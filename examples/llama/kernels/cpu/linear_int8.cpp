@@ -8,6 +8,7 @@
 
 #include "examples/llama/kernels/cpu/packed_weights.hpp"
 #include "examples/llama/kernels/cpu/rounding.hpp"
+#include "examples/llama/kernels/cpu/team.hpp"
 
 // Weights are whole numbers of -127 to 127 times a scale for each output. The rows of x become such numbers as they
 // come, with a scale for each row. Sums of products are exact, so a row's result depends on no other row, library,
@@ -85,10 +86,14 @@ class Int8Weights final : public PackedWeights {
     scales.resize(static_cast<std::size_t>(rows));
     std::uint8_t* const to = numbers.data();
     float* const row_scales = scales.data();
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > few_product_rows)
-    for (Index i = 0; i < rows; ++i) row_scales[i] = round_row(x + i * panels_.in, to + i * stride, stride);
-
-    if (rows > few_product_rows) {
+    const auto round = [&](Index i) { row_scales[i] = round_row(x + i * panels_.in, to + i * stride, stride); };
+    if (rows <= few_product_rows) {
+      // A row is little work: below so many threads are not worth their start.
+      constexpr Index most_alone = 4096;
+      share_parts(rows * panels_.in > most_alone ? threads : 1, rows, 1, [&](Index i, Index, int) { round(i); });
+    } else {
+#pragma omp parallel for num_threads(threads) schedule(static)
+      for (Index i = 0; i < rows; ++i) round(i);
       sums.resize(static_cast<std::size_t>(rows * panels_.out));
       std::int32_t* const all = sums.data();
       if (multiply_int8(panels_, to, stride, rows, all, threads)) {

@@ -38,6 +38,8 @@ void for_height(Index rows, const Run& run) {
     choose(std::integer_sequence<int, 1, 1, 2, 3, 4, 5, 6>());
   } else if (rows <= 12) {
     choose(std::integer_sequence<int, 2, 4, 5, 6>());
+  } else if (rows <= 15 || rows == 17 || rows == 18) {
+    choose(std::integer_sequence<int, 3, 5, 6>());
   } else {
     choose(std::integer_sequence<int, 4, 4, 5, 6>());
   }
@@ -69,8 +71,10 @@ struct Fours512 {
   LLAMA_AVX512 static Vector load(const Sum* from) { return _mm512_load_si512(from); }
   LLAMA_AVX512 static void store(Sum* to, Vector sum) { _mm512_store_si512(to, sum); }
   LLAMA_AVX512 static Vector zero() { return _mm512_setzero_si512(); }
+  /// Not `_mm512_dpbusd_epi32`: gcc 12 copies each sum before and after it, and keeps some in memory.
   LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
-    return _mm512_dpbusd_epi32(sum, x, weights);
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(weights));
+    return sum;
   }
 };
 
@@ -115,10 +119,17 @@ void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Inde
       }
       for (int pass = 0; pass < passes; ++pass) {
         // Of half a panel nothing is fetched: there is one for each thread at most.
-        constexpr int lines = columns == 4 ? columns / passes : 0;
-        const std::uint32_t* const fetched = weights + (k + stretch) * width + pass * count * lines * 16;
-        pass512<Products, height, columns, lines>(weights + k * width, count, from.data() + pass * height, k == 0,
-                                                  fetched, all + pass * height * width);
+        constexpr int lines = columns == 4 ? columns / passes : 0,
+                      first_lines = columns == 4 ? columns - lines * (passes - 1) : 0;
+        const std::uint32_t* fetched = weights + (k + stretch) * width;
+        if (pass == 0) {
+          pass512<Products, height, columns, first_lines>(weights + k * width, count, from.data(), k == 0, fetched,
+                                                          all);
+        } else {
+          fetched += count * (first_lines + (pass - 1) * lines) * 16;
+          pass512<Products, height, columns, lines>(weights + k * width, count, from.data() + pass * height, k == 0,
+                                                    fetched, all + pass * height * width);
+        }
       }
     }
     std::memcpy(sums, all, static_cast<std::size_t>(rows * width) * sizeof(*sums));

@@ -65,15 +65,20 @@ class Context {
   template <class Body>
   void for_chunks(Index count, Index grain, const Body& body) {
     const Index chunks = (count + grain - 1) / grain;
-    const auto run = [&](Index chunk) { body(chunk * grain, std::min(count, (chunk + 1) * grain)); };
     if (threads_ == 1 || chunks == 1) {  // even a region of one thread costs time, and allocates in some runtimes
-      for (Index chunk = 0; chunk < chunks; ++chunk) run(chunk);
+      in_chunks(count, grain, body);
       return;
     }
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(threads_) schedule(static)
 #endif
-    for (Index chunk = 0; chunk < chunks; ++chunk) run(chunk);
+    for (Index chunk = 0; chunk < chunks; ++chunk) body(chunk * grain, std::min(count, (chunk + 1) * grain));
+  }
+
+  /// The same by the caller alone: for work that is done before another thread is awake.
+  template <class Body>
+  static void in_chunks(Index count, Index grain, const Body& body) {
+    for (Index first = 0; first < count; first += grain) body(first, std::min(count, first + grain));
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -23,7 +24,7 @@ float to_float(T value) {
   return static_cast<float>(value);
 }
 
-using Lanes = Eigen::Array<float, 8, 1>;
+using Lanes = Eigen::Array<float, 16, 1>;
 
 template <class T>
 Lanes load(const T* from) {
@@ -36,20 +37,24 @@ Lanes load(const T* from) {
   }
 }
 
-/// a . b in float. The lanes have a fixed number and order, so that the bits do not depend on where a and b lie.
-template <class T>
-float dot(const float* a, const T* b, Index head_dim) {
+/// a . b in float of `count` rows a, one after the other. The lanes have a fixed number and order, so that the bits
+/// depend neither on where a and b lie nor on `count`.
+template <int count, class T>
+std::array<float, count> dots(const float* a, const T* b, Index head_dim) {
   constexpr Index size = Lanes::SizeAtCompileTime;
-  Lanes even = Lanes::Zero();
-  Lanes odd = Lanes::Zero();
+  Lanes lanes[count];
+  for (Lanes& sum : lanes) sum.setZero();
   Index j = 0;
-  for (; j + 2 * size <= head_dim; j += 2 * size) {
-    even += load(a + j) * load(b + j);
-    odd += load(a + j + size) * load(b + j + size);
+  for (; j + size <= head_dim; j += size) {
+    const Lanes element = load(b + j);
+    for (int i = 0; i < count; ++i) lanes[i] += load(a + i * head_dim + j) * element;
   }
-  float sum = (even + odd).sum();
-  for (; j < head_dim; ++j) sum += a[j] * to_float(b[j]);
-  return sum;
+  std::array<float, count> sums;
+  for (int i = 0; i < count; ++i) sums[static_cast<std::size_t>(i)] = lanes[i].sum();
+  for (; j < head_dim; ++j) {
+    for (int i = 0; i < count; ++i) sums[static_cast<std::size_t>(i)] += a[i * head_dim + j] * to_float(b[j]);
+  }
+  return sums;
 }
 
 /// Whether all numbers are finite.
@@ -81,7 +86,12 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   float* const query = weights + heads * stride;
   float* const factors = query + heads * queries.head_dim;
 
-  constexpr Index grain = 256;
+  // Of the one row of a decode step, one thread has the scores before a second one is awake.
+  constexpr Index grain = 256, little = Index{1} << 22;
+  const bool alone = std::ssize(limits) * count * heads * queries.head_dim <= little;
+  const auto for_chunks = [&](Index all, Index size, const auto& body) {
+    alone ? context.in_chunks(all, size, body) : context.for_chunks(all, size, body);
+  };
   const float head_count = over_heads == Reduce::mean ? static_cast<float>(heads) : 1;
   bool finite = true;
   for (std::size_t r = 0; r < limits.size(); ++r) {
@@ -91,17 +101,24 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
       std::transform(queries.query(row, head), queries.query(row, head) + queries.head_dim,
                      query + head * queries.head_dim, to_float<T>);
     }
-    context.for_chunks(visible, grain, [&](Index first, Index last) {
+    for_chunks(visible, grain, [&](Index first, Index last) {
       for (Index i = first; i < last; ++i) {
         for (Index kv_head = 0; kv_head < key_view.kv_heads; ++kv_head) {
           const auto* key = key_view.key(keys[lazyllm::detail::to_size(i)], kv_head);
-          for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-            weights[head * stride + i] = queries.scale * dot(query + head * queries.head_dim, key, queries.head_dim);
-          }
+          const auto some = [&]<int number>(Index head, std::integral_constant<int, number>) {
+            const auto sums = dots<number>(query + head * queries.head_dim, key, queries.head_dim);
+            for (const float sum : sums) weights[head++ * stride + i] = queries.scale * sum;
+          };
+          Index head = kv_head * group;
+          const Index end = head + group;
+          for (; end - head >= 4; head += 4) some(head, std::integral_constant<int, 4>());
+          if (end - head == 3) some(head, std::integral_constant<int, 3>());
+          if (end - head == 2) some(head, std::integral_constant<int, 2>());
+          if (end - head == 1) some(head, std::integral_constant<int, 1>());
         }
       }
     });
-    context.for_chunks(heads, 1, [&](Index first, Index last) {
+    for_chunks(heads, 1, [&](Index first, Index last) {
       for (Index head = first; head < last; ++head) {
         Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + head * stride, visible);
         const bool good = all_finite(weight.data(), visible);
@@ -111,7 +128,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
     });
     finite &= std::find(factors, factors + heads, 0.0F) == factors + heads;
     const float share = over_rows == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
-    context.for_chunks(count, grain, [&](Index first, Index last) {
+    for_chunks(count, grain, [&](Index first, Index last) {
       // Plain loops: every element takes the same steps, whether a compiler vectorises it or not.
       float probability[grain] = {};
       const Index seen = std::min(last, visible) - first;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -50,10 +51,11 @@ inline Threshold find_threshold(std::span<const std::uint32_t> sort_keys, Index 
 
 /// Adds to `kept` the indices of the `count` highest sort keys, equal ones to the smaller index, ascending.
 inline void keep_highest(std::span<const std::uint32_t> sort_keys, Index count, std::vector<Index>& kept) {
-  const Threshold threshold = find_threshold(sort_keys, count);
   const std::size_t old_size = kept.size();
   kept.resize(old_size + to_size(count));
   Index* const target = kept.data() + old_size;
+  if (count == std::ssize(sort_keys)) return std::iota(target, target + count, Index{0});
+  const Threshold threshold = find_threshold(sort_keys, count);
   Index size = 0;
   Index equals = 0;
   // Without a branch on the score: which ones are kept cannot be foreseen.
