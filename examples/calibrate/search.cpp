@@ -21,7 +21,7 @@ constexpr double min_share = 0.01;  // of the prompt, after the last cut
 
 constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
-constexpr Index decode_revived = 4;  ///< more, and decode steps take longer than dense ones
+constexpr Index decode_revived = 2;  ///< more, and decode steps take longer than dense ones
 constexpr Index first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
 
 /// The most promising first: the screening takes it.

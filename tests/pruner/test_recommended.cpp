@@ -48,7 +48,7 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.score.over_heads == Reduce::max);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 32);
-  CHECK(preset.decode_revived == 4);
+  CHECK(preset.decode_revived == 2);
   CHECK(preset.first_revived == 32);
   CHECK(recommended(30, 1.5).decode_revived == 2);
   CHECK_FALSE(recommended(30, 1.5).first_revived);

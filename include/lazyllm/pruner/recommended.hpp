@@ -63,8 +63,8 @@ inline Preset recommended(Index layers, double speedup) {
           .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
-          // Free beside the reading of the weights, for as many tokens as are left in the deep layers.
-          .decode_revived = speedup < 2 ? 2 : 4,
+          // Free beside the reading of the weights.
+          .decode_revived = 2,
           // The step that misses most, once an answer.
           .first_revived = speedup < 2 ? std::nullopt : std::optional<Index>(32)};
 }
