@@ -263,7 +263,7 @@ def generation_tables(paths):
                      "yes" if slowest <= 1.15 and behind is None else "no"])
     names = ["model", "schedule", "revived in a decode step", "weights"]
     times = ["prompt tokens", "first token ms", "2nd token ms", "3rd to 9th", "later", "p50", "p99"]
-    settings = f"Medians of {', '.join(sorted({str(run['repeats']) for run in runs}))} runs, in turn with dense."
+    settings = f"Medians of {', '.join(sorted({str(run['repeats']) for run in runs}))} runs, steps in turn with those of dense."
     return (f"{settings}\n\n{table(names + times, rows)}\n\nThe bars: no step slower than 1.15x the dense one at p99, and "
             "prompt and answer never slower than dense.\n\n"
             + table([*names, "TTFT speedup", "p99 against dense", "behind dense", "bars met"], bars))

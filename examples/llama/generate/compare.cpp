@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "examples/llama/program/counted.hpp"
@@ -12,12 +13,15 @@
 namespace llama {
 namespace {
 
-/// Replaces the times of the first run by the medians over all of them; everything else is the same in all.
+/// The runs whose times count: the printed one, the first, if it is the only one.
+std::span<const Run> timed(const std::vector<Run>& runs) { return std::span(runs).subspan(runs.size() > 1 ? 1 : 0); }
+
+/// Replaces the times of the first run by the medians over the timed ones; everything else is the same in all.
 void take_median_times(std::vector<Run>& runs) {
   Run& first = runs.front();
   for (std::size_t step = 0; step < first.step_ms.size(); ++step) {
     std::vector<double> times;
-    for (const Run& run : runs) times.push_back(run.step_ms[step]);
+    for (const Run& run : timed(runs)) times.push_back(run.step_ms[step]);
     first.step_ms[step] = median(times);
   }
 }
@@ -35,7 +39,8 @@ std::optional<std::size_t> behind_from(const Run& dense, const Run& lazy, std::s
 Comparison compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::ordered_json& report) {
   const auto ratio = [&](const auto& value) {
     std::vector<double> ratios;
-    for (std::size_t i = 0; i < dense.size(); ++i) ratios.push_back(value(dense[i]) / value(lazy[i]));
+    for (std::size_t i = 0; i < timed(dense).size(); ++i)
+      ratios.push_back(value(timed(dense)[i]) / value(timed(lazy)[i]));
     return median(ratios);
   };
   const auto [differ, _] = std::ranges::mismatch(dense[0].tokens, lazy[0].tokens);
@@ -46,7 +51,7 @@ Comparison compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::orde
   const double ideal = dense[0].prefill_operations / lazy[0].prefill_operations;
   take_median_times(dense);
   take_median_times(lazy);
-  report["repeats"] = dense.size();
+  report["repeats"] = timed(dense).size();
   report["dense"] = to_json(dense[0]);
   report["lazy"] = to_json(lazy[0]);
   report["ttft_speedup"] = ttft_speedup;
@@ -66,7 +71,7 @@ Comparison compare(std::vector<Run> dense, std::vector<Run> lazy, nlohmann::orde
       counted(common, "token"),
       behind ? fmt::format("behind dense from {} on", counted(static_cast<Index>(*behind), "token"))
              : "never behind dense",
-      ttft_speedup, ideal, dense.size());
+      ttft_speedup, ideal, timed(dense).size());
   return {std::move(lazy[0]), std::move(figures)};
 }
 

@@ -20,7 +20,6 @@
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/cut_middle.hpp"
-#include "examples/llama/program/interleaved.hpp"
 #include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
@@ -99,21 +98,19 @@ Json settings(const Options& options, Index layers, std::size_t prompt_tokens) {
   return json;
 }
 
-/// Dense and lazy in turn; the first of each is printed as it grows.
+/// Dense, then lazy, printed as they grow; then, for more than one repeat, as many of both whose steps take turns.
 Comparison compare(Generator& generator, AnyDecoder& dense, AnyDecoder& lazy, Index repeats, Json& report) {
-  bool stream = true;
-  const auto dense_run = [&] {
-    if (stream) print_text("dense: ");
-    return generator.generate(dense, stream);
-  };
-  const auto lazy_run = [&] {
-    if (stream) print_text("\nlazy:  ");
-    Run run = generator.generate(lazy, stream);
-    if (stream) print_text("\n\n");
-    stream = false;
-    return run;
-  };
-  auto [dense_runs, lazy_runs] = interleaved(repeats, dense_run, lazy_run);
+  std::vector<Run> dense_runs, lazy_runs;
+  print_text("dense: ");
+  dense_runs.push_back(generator.generate(dense, true));
+  print_text("\nlazy:  ");
+  lazy_runs.push_back(generator.generate(lazy, true));
+  print_text("\n\n");
+  for (Index i = 0; repeats > 1 && i < repeats; ++i) {
+    auto [dense_run, lazy_run] = generator.generate_in_turn(dense, lazy);
+    dense_runs.push_back(std::move(dense_run));
+    lazy_runs.push_back(std::move(lazy_run));
+  }
   return compare(std::move(dense_runs), std::move(lazy_runs), report);
 }
 
@@ -232,7 +229,11 @@ int main(int argc, char** argv) {
   app.add_flag("--cuda-graphs", options.cuda_graphs,
                "with --device cuda: replay the decode steps of the lazy run as CUDA graphs");
   app.add_flag("--compare", options.compare, "run dense and lazy in turn and compare them");
-  add_number(app, "--repeats", options.repeats, "with --compare: runs of each, times are medians", {.least = 1});
+  add_number(
+      app, "--repeats", options.repeats,
+      "with --compare: timed runs of each; more than 1 follow the printed ones, their steps take turns, and times are "
+      "medians",
+      {.least = 1});
   add_path(app, "--json", options.json, "write figures (ms, bytes, percent), tokens and text to this file")
       ->type_name("FILE");
   add_path(app, "--trace", options.trace,

@@ -24,54 +24,105 @@ void print_answer(const std::string& text) {
 
 }  // namespace
 
-Run Generator::generate(AnyDecoder& decoder, bool stream) {
-  decoder.clear();
-  Run run;
-  run.prompt_tokens = std::ssize(prompt_);
-  run.kv_bytes = decoder.kv_bytes();
-  Sampler sampler = sampler_;
-  const double before = decoder.operations();
-  Json active = Json::array();
-  ActiveLayers active_layers;
-  decoder.observe_layers([&](const lazyllm::LayerPlan& plan) {
-    if (run.tokens.empty()) {
-      status_.show(fmt::format("prefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows()));
-      auto& layers = run.prefill_layers;
+/// A generation that is under way.
+class Generator::Ongoing {
+ public:
+  Ongoing(Generator& generator, AnyDecoder& decoder, bool stream)
+      : generator_(generator),
+        decoder_(decoder),
+        stream_(stream),
+        sampler_(generator.sampler_),
+        generation_(decoder, generator.prompt_, generator.max_tokens_, generator.stop_, generator.tokenizer_) {
+    decoder_.clear();
+    run_.prompt_tokens = std::ssize(generator_.prompt_);
+    run_.kv_bytes = decoder_.kv_bytes();
+    operations_before_ = decoder_.operations();
+    decoder_.observe_layers([this](const lazyllm::LayerPlan& plan) { observe(plan); });
+  }
+  Ongoing(const Ongoing&) = delete;  // the decoder knows where it is
+  Ongoing& operator=(const Ongoing&) = delete;
+  ~Ongoing() { decoder_.observe_layers(nullptr); }
+
+  bool ended() const { return generation_.ended(); }
+
+  void step() {
+    keep(generation_.step([this](std::span<const float> logits) { return sampler_.draw(logits); }));
+  }
+
+  Run end() {
+    emit(generation_.rest());
+    run_.prompt_computed_percent = decoder_.computed_percent(std::ssize(generator_.prompt_));
+    return std::move(run_);
+  }
+
+ private:
+  void observe(const lazyllm::LayerPlan& plan) {
+    if (run_.tokens.empty()) {
+      generator_.status_.show(
+          fmt::format("prefill layer {}/{}: {} rows", plan.layer() + 1, plan.layers(), plan.rows()));
+      auto& layers = run_.prefill_layers;
       if (!layers.empty()) layers.back().kept = std::ssize(plan.keys());
       layers.push_back({std::ssize(plan.keys()), plan.rows(), 0, std::ssize(plan.keys())});
     }
-    if (recording_.trace) active.push_back(plan.keys());
-    if (recording_.active_layers) record(plan, active_layers);
-  });
-  const auto emit = [&](const std::string& text) {
-    run.text += text;
-    if (stream) print_answer(text);
-  };
-  const auto draw = [&](std::span<const float> logits) { return sampler.draw(logits); };
-  const auto keep = [&](const GeneratedStep& step) {
-    const bool prefill = run.tokens.empty();
+    if (generator_.recording_.trace) active_.push_back(plan.keys());
+    if (generator_.recording_.active_layers) record(plan, active_layers_);
+  }
+
+  void emit(const std::string& text) {
+    run_.text += text;
+    if (stream_) print_answer(text);
+  }
+
+  void keep(const GeneratedStep& step) {
+    const bool prefill = run_.tokens.empty();
     if (prefill) {
-      status_.clear();
-      run.prefill_operations = decoder.operations() - before;
+      generator_.status_.clear();
+      run_.prefill_operations = decoder_.operations() - operations_before_;
     }
-    run.step_ms.push_back(step.ms);
-    run.tokens.push_back(step.token);
-    if (recording_.logits) run.logits.insert(run.logits.end(), step.logits.begin(), step.logits.end());
-    if (recording_.trace) {
-      run.trace.push_back(
-          {{"new_tokens", prefill ? prompt_.size() : 1}, {"active", std::exchange(active, Json::array())}});
+    run_.step_ms.push_back(step.ms);
+    run_.tokens.push_back(step.token);
+    const Recording& recording = generator_.recording_;
+    if (recording.logits) run_.logits.insert(run_.logits.end(), step.logits.begin(), step.logits.end());
+    if (recording.trace) {
+      run_.trace.push_back(
+          {{"new_tokens", prefill ? generator_.prompt_.size() : 1}, {"active", std::exchange(active_, Json::array())}});
     }
-    run.active_layers.push_back(std::exchange(active_layers, {}));
-    const lazyllm::StepStats stats = decoder.stats();
-    run.revived += stats.revived();
-    run.aux_bytes_peak = std::max(run.aux_bytes_peak, stats.aux_bytes);
-    if (tokenizer_ == nullptr && stream) print("{} ", step.token);
+    run_.active_layers.push_back(std::exchange(active_layers_, {}));
+    const lazyllm::StepStats stats = decoder_.stats();
+    run_.revived += stats.revived();
+    run_.aux_bytes_peak = std::max(run_.aux_bytes_peak, stats.aux_bytes);
+    if (generator_.tokenizer_ == nullptr && stream_) print("{} ", step.token);
     emit(step.text);
+  }
+
+  Generator& generator_;
+  AnyDecoder& decoder_;
+  bool stream_;
+  Sampler sampler_;
+  Generation<AnyDecoder> generation_;
+  Run run_;
+  double operations_before_ = 0;
+  Json active_ = Json::array();
+  ActiveLayers active_layers_;
+};
+
+Run Generator::generate(AnyDecoder& decoder, bool stream) {
+  Ongoing ongoing(*this, decoder, stream);
+  while (!ongoing.ended()) ongoing.step();
+  return ongoing.end();
+}
+
+std::pair<Run, Run> Generator::generate_in_turn(AnyDecoder& first, AnyDecoder& second) {
+  Ongoing one(*this, first, false);
+  Ongoing other(*this, second, false);
+  const auto step = [](Ongoing& ongoing) {
+    if (!ongoing.ended()) ongoing.step();
   };
-  emit(generate_tokens(decoder, prompt_, max_tokens_, stop_, tokenizer_, draw, keep));
-  decoder.observe_layers(nullptr);
-  run.prompt_computed_percent = decoder.computed_percent(std::ssize(prompt_));
-  return run;
+  for (Index round = 0; !one.ended() || !other.ended(); ++round) {
+    step(round % 2 == 0 ? one : other);
+    step(round % 2 == 0 ? other : one);
+  }
+  return {one.end(), other.end()};
 }
 
 }  // namespace llama

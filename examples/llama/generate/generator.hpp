@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/llama/generate/run.hpp"
@@ -35,7 +36,13 @@ class Generator {
   /// `stream`. Throws what the decoder throws.
   Run generate(AnyDecoder& decoder, bool stream);
 
+  /// The same of two decoders whose steps take turns, so that a machine whose speed drifts treats both alike. Prints
+  /// nothing.
+  std::pair<Run, Run> generate_in_turn(AnyDecoder& first, AnyDecoder& second);
+
  private:
+  class Ongoing;
+
   std::vector<TokenId> prompt_;
   Index max_tokens_;
   Sampler sampler_;

@@ -19,29 +19,59 @@ struct GeneratedStep {
   std::string text;               ///< that is complete with the token; none for a stop token or without a tokenizer
 };
 
-/// Runs `prompt`, of one token at least, then one drawn token after the other, until one of `stop` is drawn or
-/// `max_tokens` are. Calls `draw(logits)` for each token and then `on_step(step)`. Returns the text that is left at the
-/// end. `tokenizer` may be null. Throws what the decoder and the functions throw.
+/// One generation, step by step: `prompt`, of one token at least, then one drawn token after the other, until one of
+/// `stop` is drawn or `max_tokens` are. All of it is of the caller's and must live as long; `tokenizer` may be null.
+template <class Decoder>
+class Generation {
+ public:
+  Generation(Decoder& decoder, Tokens prompt, Index max_tokens, Tokens stop, const Tokenizer* tokenizer)
+      : decoder_(decoder),
+        next_(prompt),
+        previous_(prompt.back()),
+        left_(max_tokens),
+        stop_(stop),
+        tokenizer_(tokenizer) {}
+  Generation(const Generation&) = delete;  // the next token is a member
+  Generation& operator=(const Generation&) = delete;
+
+  bool ended() const { return left_ == 0; }
+
+  /// Runs the next step and draws its token by `draw(logits)`. Throws what both throw.
+  template <class Draw>
+  GeneratedStep step(const Draw& draw) {
+    GeneratedStep step;
+    const Clock::time_point start = Clock::now();
+    step.logits = decoder_.step(next_);
+    step.token = draw(step.logits);
+    step.ms = milliseconds_since(start);
+    const bool stops = std::ranges::find(stop_, step.token) != stop_.end();
+    if (!stops && tokenizer_ != nullptr) step.text = text_.push(tokenizer_->decode(previous_, step.token));
+    left_ = stops ? 0 : left_ - 1;
+    previous_ = step.token;
+    next_ = {&previous_, 1};
+    return step;
+  }
+
+  /// The text that is left at the end.
+  std::string rest() { return text_.flush(); }
+
+ private:
+  Decoder& decoder_;
+  Tokens next_;
+  TokenId previous_;
+  Index left_;
+  Tokens stop_;
+  const Tokenizer* tokenizer_;
+  TextStream text_;
+};
+
+/// A whole generation. Calls `on_step(step)` after each step and returns the text that is left at the end.
 template <class Decoder, class Draw, class OnStep>
 std::string generate_tokens(Decoder& decoder, Tokens prompt, Index max_tokens, Tokens stop, const Tokenizer* tokenizer,
                             const Draw& draw, const OnStep& on_step) {
-  TextStream text;
-  TokenId previous = prompt.back();
-  Tokens next = prompt;
-  for (Index count = 0; count < max_tokens; ++count) {
-    GeneratedStep step;
-    const Clock::time_point start = Clock::now();
-    step.logits = decoder.step(next);
-    step.token = draw(step.logits);
-    step.ms = milliseconds_since(start);
-    const bool stops = std::ranges::find(stop, step.token) != stop.end();
-    if (!stops && tokenizer != nullptr) step.text = text.push(tokenizer->decode(previous, step.token));
-    on_step(step);
-    if (stops) break;
-    previous = step.token;
-    next = {&previous, 1};
-  }
-  return text.flush();
+  Generation generation(decoder, prompt, max_tokens, stop, tokenizer);
+  while (!generation.ended()) on_step(generation.step(draw));
+  return generation.rest();
 }
 
 }  // namespace llama
