@@ -46,7 +46,7 @@ struct Options {
   Index tokens = 16;
   Index runs = 64;
   std::vector<double> speedups = {1.5, 2.34, 3};
-  PruningOptions pruning{"", {}, {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule there is none
+  PruningOptions pruning{"", {}, {}, {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule there is none
   bool resume = false;
 
   std::string log() const { return out + ".log.jsonl"; }
@@ -199,6 +199,7 @@ class Calibration {
         .max_revived = pruning.max_revived.value_or(lazyllm::Selection::unlimited),
         .decode_revived = pruning.decode_revived,
         .first_revived = pruning.first_revived,
+        .continuations = pruning.continuations,
     };
     std::vector<Outcome> outcomes;
     for (Index prompt = 0; prompt < searched_; ++prompt) outcomes.push_back(outcome(preset, prompt, progress, "given"));

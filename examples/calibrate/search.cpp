@@ -23,6 +23,7 @@ constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
 constexpr Index decode_revived = 2;  ///< more, and decode steps take longer than dense ones
 constexpr Index first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
+constexpr Index continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
 
 /// The most promising first: the screening takes it.
 constexpr std::array scores = {
@@ -58,7 +59,8 @@ struct Shape {
                            .protect_first = protect_first,
                            .protect_last = protect_last,
                            .decode_revived = decode_revived,
-                           .first_revived = first_revived};
+                           .first_revived = first_revived,
+                           .continuations = continuations};
   }
 };
 

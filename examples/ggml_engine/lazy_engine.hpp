@@ -60,6 +60,8 @@ class LazyEngine {
   const lazyllm::cpu::Sequence<float>& sequence() const { return sequence_; }
 
  private:
+  using Step = lazyllm::Step<lazyllm::cpu::Sequence<float>, Pruner>;
+
   static Room with_queries(Room room, const Pruner& pruner) {
     room.queries = std::min(pruner.score().last_queries, room.context);
     return room;
@@ -69,14 +71,21 @@ class LazyEngine {
   Pruner pruner_;
   std::vector<Scored> layers_;
   lazyllm::cpu::Sequence<float> sequence_{forward_.shape().layers, forward_.shape().hidden_size};
-  lazyllm::Step<lazyllm::cpu::Sequence<float>, Pruner> step_;
+  lazyllm::Continuations continuations_;
+  Step step_;
   lazyllm::cpu::Context context_;
 };
 
 // [segments]
 inline std::vector<float> LazyEngine::run(std::span<const std::int32_t> tokens) {
   check_room(forward_.room(), sequence_.length(), std::ssize(tokens));
-  const auto embeddings = step_.begin(context_, sequence_, pruner_, std::ssize(tokens));
+  continuations_.truncate(sequence_.length());  // a step that failed has left its tokens
+  continuations_.append(tokens);
+  const Step::Entry entry{.sequence = &sequence_,
+                          .pruner = &pruner_,
+                          .new_tokens = std::ssize(tokens),
+                          .continuations = continuations_.find()};
+  const auto embeddings = step_.begin(context_, {&entry, 1});
   step_.guard([&] { forward_.embed(tokens, embeddings.data); });
   bool cut = false;  // whether the feed-forward of the layer before has yet to run
   for (Index layer = 0; layer < std::ssize(layers_);) {

@@ -30,6 +30,7 @@
 #include "lazyllm/layer/step_stats.hpp"
 #include "lazyllm/parallel/ranks.hpp"
 #include "lazyllm/parallel/score_of_ranks.hpp"
+#include "lazyllm/policy/continuations.hpp"
 #include "lazyllm/policy/policies.hpp"
 #include "lazyllm/policy/schedule.hpp"
 #include "lazyllm/policy/selection.hpp"

@@ -39,6 +39,21 @@ TEST_CASE("ProtectFirst, ProtectLast and ProtectMask add protection to what the 
   CHECK(masked.protect_mask.size() == 3);
 }
 
+TEST_CASE("KeepComputed protects the first continuations in decode steps") {
+  const std::vector<Position> followed{7, 30, 2};
+  const auto select = [&](Index wanted, Index new_tokens) {
+    PrunePoint point = at(40, new_tokens);
+    point.continuations = followed;
+    const KeepComputed policy{half, 1, std::nullopt, wanted};
+    const auto protect = policy(point).protect;
+    return std::vector<Position>(protect.begin(), protect.end());
+  };
+  CHECK(select(0, 1).empty());
+  CHECK(select(2, 1) == std::vector<Position>{7, 30});
+  CHECK(select(9, 1) == followed);
+  CHECK(select(2, 40).empty());
+}
+
 TEST_CASE("nested protection of one kind: the larger length wins, the outer mask wins") {
   CHECK(ProtectFirst{ProtectFirst{half, 5}, 3}(at(40)).protect_first == 5);
   CHECK(ProtectFirst{ProtectFirst{half, 3}, 5}(at(40)).protect_first == 5);

@@ -33,7 +33,8 @@ struct Request {
   NaiveLazy<T, Scorer> naive;
   Pruner pruner;
   AnyPolicy policy;
-  std::vector<Index> tokens = {};  // by position
+  std::vector<Index> tokens = {};            // by position
+  std::vector<Position> continuations = {};  // of the next step
 };
 
 class Random {
@@ -66,6 +67,7 @@ class Random {
     if (chance(0.3)) policy = ReviveAtMost<AnyPolicy>{policy, between(0, 8)};
     if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 4)};
     if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 2), between(3, 8)};
+    if (chance(0.3)) policy = KeepComputed<AnyPolicy>{policy, between(0, 2), {}, between(1, 4)};
     if (chance(0.2)) policy = MinTokens<AnyPolicy>{policy, between(0, 20)};
     if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;
@@ -139,7 +141,8 @@ struct Engine {
                            .pruner = &requests[s]->pruner,
                            .new_tokens = chunk,
                            .more = chunk < rest,
-                           .max_rows = cuts[s].max_rows});
+                           .max_rows = cuts[s].max_rows,
+                           .continuations = requests[s]->continuations});
         const auto first = tokens[s].begin() + given[s];
         requests[s]->tokens.insert(requests[s]->tokens.end(), first, first + chunk);
         given[s] += chunk;
@@ -260,6 +263,10 @@ void random_runs(unsigned seeds) {
         if (random.chance(0.2) || request.sequence.length() + 20 > capacity) continue;
         members.push_back(&request);
         tokens.push_back(random.tokens(random.chance(0.5) ? 1 : random.between(1, 20), model.shape().vocab));
+        request.continuations.clear();
+        while (request.sequence.length() > 0 && random.chance(0.6)) {
+          request.continuations.push_back(static_cast<Position>(random.between(0, request.sequence.length() - 1)));
+        }
         Cut& cut = cuts.emplace_back();
         if (random.chance(0.3)) cut.chunk = random.between(1, 8);
         if (random.chance(0.3)) cut.max_rows = random.between(request.pruner.score().last_queries, 12);
@@ -267,7 +274,8 @@ void random_runs(unsigned seeds) {
       if (members.empty()) continue;
       const auto results = engine.run(members, tokens, cuts);
       for (std::size_t s = 0; s < members.size(); ++s) {
-        const auto expected = members[s]->naive.step(tokens[s], members[s]->policy, members[s]->pruner.score());
+        const auto expected = members[s]->naive.step(tokens[s], members[s]->policy, members[s]->pruner.score(),
+                                                     members[s]->continuations);
         CHECK(results[s].active == expected.active);
         CHECK(results[s].logits == expected.logits);
         pruned += std::ssize(expected.active.front()) - std::ssize(expected.active.back());

@@ -28,7 +28,8 @@ class NaiveLazy {
     Vector logits;
   };
 
-  Result step(const std::vector<Index>& new_tokens, const Policy& policy, const AttentionScore& score = {}) {
+  Result step(const std::vector<Index>& new_tokens, const Policy& policy, const AttentionScore& score = {},
+              const std::vector<Position>& continuations = {}) {
     Result result;
     const TinyShape& shape = model_->shape();
     const Index before = tokens_;
@@ -79,7 +80,8 @@ class NaiveLazy {
                                           .tokens = tokens_,
                                           .new_tokens = std::ssize(new_tokens),
                                           .steps = steps_,
-                                          .decoded_tokens = decoded_tokens(before)});
+                                          .decoded_tokens = decoded_tokens(before),
+                                          .continuations = continuations});
       active = selected(selection, active, scores, aux_[size(layer + 1)]);
       for (auto it = hidden.begin(); it != hidden.end();) {
         if (std::ranges::binary_search(active, it->first)) {
@@ -174,7 +176,8 @@ class NaiveLazy {
 
   bool protects(const Selection& selection, Position p) const {
     return p < selection.protect_first || p >= tokens_ - selection.protect_last ||
-           (size(p) < selection.protect_mask.size() && selection.protect_mask[size(p)] != 0);
+           (size(p) < selection.protect_mask.size() && selection.protect_mask[size(p)] != 0) ||
+           std::ranges::find(selection.protect, p) != selection.protect.end();
   }
 
   std::vector<Position> selected(const Selection& selection, const std::vector<Position>& active, Vector scores,

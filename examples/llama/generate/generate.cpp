@@ -94,6 +94,7 @@ Json settings(const Options& options, Index layers, std::size_t prompt_tokens) {
   if (options.model.placement.int8) json["weights"] = "int8";
   if (pruning.decode_revived) json["decode_revived"] = *pruning.decode_revived;
   if (pruning.first_revived) json["first_revived"] = *pruning.first_revived;
+  if (pruning.continuations) json["continuations"] = *pruning.continuations;
   if (options.pruning.schedule != pruning.schedule) json["preset"] = options.pruning.schedule;
   return json;
 }

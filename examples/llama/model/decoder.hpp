@@ -173,6 +173,7 @@ class LazyDecoder : public DecoderState<T, Device> {
     for (const Pruner& pruner : pruners) pruners_.emplace_back(pruner.policy(), RankScore{pruner.score(), ranks});
     const ModelConfig& config = model.config();
     for (std::size_t s = 0; s < pruners_.size(); ++s) sequences_.emplace_back(config.layers, config.hidden_size);
+    continuations_.resize(pruners_.size());
     for (Index layer = 0; layer < config.layers; ++layer) {
       layers_.emplace_back(AttentionBlock<T, Device>{&this->resources_, layer},
                            FeedForwardBlock<T, Device>{&this->resources_, layer});
@@ -188,7 +189,13 @@ class LazyDecoder : public DecoderState<T, Device> {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) {
-      entries_.push_back({&sequences_[s], &pruners_[s], std::ssize(tokens[s])});
+      lazyllm::Continuations& continuations = continuations_[s];
+      continuations.truncate(sequences_[s].length());  // a step that failed has left its tokens
+      continuations.append(tokens[s]);
+      entries_.push_back({.sequence = &sequences_[s],
+                          .pruner = &pruners_[s],
+                          .new_tokens = std::ssize(tokens[s]),
+                          .continuations = continuations.find()});
     }
     if (RankGroup* const group = this->model_->group()) group->ranks().set_share(this->model_->head_share());
     const RowsView<T> embeddings = step_.begin(this->context_, entries_);
@@ -309,6 +316,7 @@ class LazyDecoder : public DecoderState<T, Device> {
 
   std::vector<RankPruner> pruners_;
   std::vector<Sequence> sequences_;
+  std::vector<lazyllm::Continuations> continuations_;  // of each sequence
   std::vector<lazyllm::LazyDecoderLayer<AttentionBlock<T, Device>, FeedForwardBlock<T, Device>>> layers_;
   std::vector<typename LayerStep::Entry> entries_;
   LayerStep step_;

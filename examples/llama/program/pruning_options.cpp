@@ -37,7 +37,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
          "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7), " +
              named_policies() +
-             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the six options below "
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the seven options below "
              "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, lazyllm::score_syntax())->default_str("last");
@@ -54,6 +54,10 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
              {.least = 0});
   add_number(app, "--first-revived", options.first_revived,
              "--decode-revived of the first decode step after a prompt alone", {.least = 0});
+  add_number(app, "--continuations", options.continuations,
+             "in decode steps revive, of --decode-revived or beyond it, the N tokens that followed earlier places with "
+             "the same last tokens, longest match first; with --decode-revived",
+             {.least = 0, .most = lazyllm::Continuations::most});
 }
 
 std::string schedule_file_of(const PruningOptions& options) {
@@ -76,6 +80,7 @@ PruningOptions resolved(PruningOptions options, Index layers) {
     options.max_revived = preset.max_revived;
   }
   if (!options.first_revived && !options.decode_revived) options.first_revived = preset.first_revived;
+  if (!options.continuations) options.continuations = preset.continuations;
   if (!options.decode_revived) options.decode_revived = preset.decode_revived;
   return options;
 }
@@ -89,7 +94,8 @@ lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& optio
                                .protect_last = *all.protect_last,
                                .max_revived = all.max_revived.value_or(lazyllm::Selection::unlimited),
                                .decode_revived = all.decode_revived,
-                               .first_revived = all.first_revived});
+                               .first_revived = all.first_revived,
+                               .continuations = all.continuations});
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

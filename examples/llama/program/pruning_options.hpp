@@ -20,10 +20,11 @@ struct PruningOptions {
   std::optional<Index> max_revived;     ///< absent: the preset's, else without a limit
   std::optional<Index> decode_revived;  ///< absent: the preset's, else decode steps prune like the prompt's
   std::optional<Index> first_revived;   ///< absent: the preset's, else `decode_revived`
+  std::optional<Index> continuations;   ///< absent: the preset's, else none
 };
 
 /// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived`,
-/// `--decode-revived` and `--first-revived`. `options` must outlive the parsing.
+/// `--decode-revived`, `--first-revived` and `--continuations`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
 /// The file that a preset is read from; empty if there is none.

@@ -35,6 +35,9 @@ struct StepEntry {
   /// results stay those of one step. Revived tokens of earlier turns are added to them. At least as many as score or
   /// are outputs: these run together.
   Index max_rows = unlimited;
+  /// Tokens that the new ones may continue with, the best first, for policies that revive some of them: what
+  /// `Continuations::find` answers. The caller's memory, valid until the step ends.
+  std::span<const Position> continuations = {};
 };
 
 namespace detail {
@@ -83,6 +86,11 @@ struct StepMember {
     if (entry.max_rows < tail()) {
       fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
            ": the tokens that score or are outputs run together");
+    }
+    for (const Position position : entry.continuations) {
+      if (position >= 0 && position < tokens) continue;
+      fail("Step::begin: entry ", number, " has a continuation at position ", position, ", out of range 0 to ",
+           tokens - 1);
     }
   }
 
@@ -213,7 +221,8 @@ struct StepMember {
             .new_tokens = new_tokens,
             .steps = running.sequence().steps(),
             .decoded_tokens = tokens - prompt_tokens - running.sequence().prompt_end(),
-            .outputs = entry.more ? 1 : entry.outputs};
+            .outputs = entry.more ? 1 : entry.outputs,
+            .continuations = entry.continuations};
   }
 };
 

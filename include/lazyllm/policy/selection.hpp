@@ -25,6 +25,8 @@ struct PrunePoint {
   Index steps = 0;           ///< steps that the sequence had finished before this one; a prompt in chunks is one
   Index decoded_tokens = 0;  ///< that decode steps have brought since the last prompt, before this step
   Index outputs = 1;         ///< how many of the new tokens are returned
+  /// What the step's entry says that the new tokens may continue with, the best first; see `Continuations`.
+  std::span<const Position> continuations{};
 
   /// Whether this is a decode step: one new token, or several that are all returned, as drafted tokens are.
   bool decodes() const { return new_tokens <= std::max<Index>(outputs, 1); }
@@ -51,8 +53,12 @@ struct Selection {
   Index protect_last = 1;
   /// With top_k and top_p: positions i with mask[i] != 0 are always kept. Positions past its end are not protected.
   std::span<const std::uint8_t> protect_mask{};
+  /// With top_k and top_p: these positions, in any order, are always kept, too. The memory must stay until the layer's
+  /// `advance` ends.
+  std::span<const Position> protect{};
   /// With top_k and top_p: of the selected tokens that are parked here, the `max_revived` highest-scored ones are
-  /// revived. The others stay parked and are not active in the next layer. Protected tokens are revived on top.
+  /// revived. The others stay parked and are not active in the next layer. Protected tokens are always revived, and
+  /// count among them.
   Index max_revived = unlimited;
 
   /// Whether tokens are ranked by their scores.

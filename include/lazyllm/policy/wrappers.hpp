@@ -55,8 +55,8 @@ struct ProtectMask {
 
 /// Revives at most `count` tokens at each pruning layer of a step, the highest-scored ones, so that a decode step does
 /// not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper. Acts only where the
-/// policy ranks tokens (`top_k`, `top_p`). Protected tokens are revived on top. The revived rows of all pruning layers
-/// so far run together: a layer has at most `count` of them for each.
+/// policy ranks tokens (`top_k`, `top_p`). Protected tokens are always revived, and count among them. The revived rows
+/// of all pruning layers so far run together.
 template <SelectionPolicy Policy>
 struct ReviveAtMost {
   Policy policy;    ///< whose answer is edited
@@ -78,6 +78,8 @@ struct KeepComputed {
   Index revived = 0;  ///< at least 0
   /// Takes the place of `revived` in the first decode step after a prompt, which misses most. At least 0.
   std::optional<Index> first_revived = {};
+  /// Of the entry's continuations the first so many are revived in any case; they count among the others. At least 0.
+  Index continuations = 0;
 
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
@@ -87,6 +89,8 @@ struct KeepComputed {
     selection.k = point.active_tokens;
     const Index count = point.decoded_tokens == 0 ? first_revived.value_or(revived) : revived;
     selection.max_revived = std::min(selection.max_revived, count);
+    const Index first = std::clamp<Index>(continuations, 0, std::ssize(point.continuations));
+    selection.protect = point.continuations.first(detail::to_size(first));
     return selection;
   }
 };
@@ -125,6 +129,8 @@ template <class Policy>
 KeepComputed(Policy, Index) -> KeepComputed<Policy>;
 template <class Policy>
 KeepComputed(Policy, Index, Index) -> KeepComputed<Policy>;
+template <class Policy>
+KeepComputed(Policy, Index, std::optional<Index>, Index) -> KeepComputed<Policy>;
 template <class Policy>
 MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>

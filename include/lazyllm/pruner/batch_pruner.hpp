@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -40,6 +41,7 @@ class BatchPruner {
       list->reserve(to_size(tokens));
     }
     revives_.reserve(to_size(tokens));
+    masks_.reserve(to_size(tokens));
     kept_.indptr.reserve(to_size(sequences + 1));
     kept_.bad.reserve(to_size(sequences));
     score_requests_.reserve(to_size(sequences));
@@ -99,6 +101,9 @@ class BatchPruner {
     tasks_.clear();
     kept_of_.assign(requests.size(), no_task);
     revives_.resize(plan.keys().size());
+    masks_.clear();
+    for (const auto& request : requests) masks_.resize(masks_.size() + mask_size(plan, request));
+    std::size_t mask = 0;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const auto& request = requests[i];
       if (!request.selection.ranks()) continue;
@@ -112,6 +117,10 @@ class BatchPruner {
       }
       kept_of_[i] = tasks_.size();
       tasks_.push_back(P::task(request.selection, part.tokens, request.outputs, part.keys, scores));
+      if (const std::size_t size = mask_size(plan, request); size > 0) {
+        tasks_.back().protect_mask = fill_mask(std::span(masks_).subspan(mask, size), request.selection);
+        mask += size;
+      }
       if (request.selection.max_revived == Selection::unlimited) continue;
       const auto first = to_size(plan.key_indptr()[to_size(request.sequence)]);
       for (std::size_t k = 0; k < part.keys.size(); ++k) {
@@ -203,6 +212,20 @@ class BatchPruner {
     return {buffer.rows().row(begin), to_size(plan.key_indptr()[to_size(last)] - begin)};
   }
 
+  /// Bytes that the mask of a request's listed positions takes: none where it lists none.
+  static std::size_t mask_size(const LayerPlan& plan, const PruneRequest<P>& request) {
+    return request.selection.protect.empty() ? 0 : to_size(plan.sequence(request.sequence).tokens);
+  }
+
+  /// Joins a selection's mask and its listed positions in `mask`, `[tokens]` of zeros.
+  static std::span<const std::uint8_t> fill_mask(std::span<std::uint8_t> mask, const Selection& selection) {
+    std::copy_n(selection.protect_mask.begin(), std::min(mask.size(), selection.protect_mask.size()), mask.begin());
+    for (const Position position : selection.protect) {
+      if (position >= 0 && to_size(position) < mask.size()) mask[to_size(position)] = 1;
+    }
+    return mask;
+  }
+
   static void list_to(std::vector<Index>& list, Index count) {
     list.clear();
     for (Index i = 0; i < count; ++i) list.push_back(i);
@@ -217,6 +240,7 @@ class BatchPruner {
   std::vector<SelectionTask> tasks_;
   std::vector<std::size_t> kept_of_;   // by request: its task
   std::vector<std::uint8_t> revives_;  // by key, of the requests with a limit
+  std::vector<std::uint8_t> masks_;    // by position, of the requests that list protected ones
   [[no_unique_address]] typename SelectionOf<Context>::type selection_;
   KeptTokens kept_;
   // From the sums of this plan to those of the next one.

@@ -66,7 +66,8 @@ inline Preset recommended(Index layers, double speedup) {
           // Free beside the reading of the weights.
           .decode_revived = 2,
           // The step that misses most, once an answer.
-          .first_revived = speedup < 2 ? std::nullopt : std::optional<Index>(32)};
+          .first_revived = speedup < 2 ? std::nullopt : std::optional<Index>(32),
+          .continuations = 4};
 }
 
 /// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.

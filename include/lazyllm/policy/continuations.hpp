@@ -1,0 +1,75 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
+
+namespace lazyllm {
+
+/// What followed a sequence's last tokens where they stood before. A model that copies (a label of the prompt's
+/// examples, a name in code) looks there for its next token: induction heads, arXiv 2209.11895. Scores of earlier
+/// tokens cannot know it, so a prompt's pruning drops these places; `KeepComputed` revives some of them.
+///
+/// One object for each sequence, beside it: it holds the token ids, which the library does not see.
+class Continuations {
+ public:
+  /// A token id.
+  using Token = std::int32_t;
+
+  static constexpr Index most = 32;    ///< that are found
+  static constexpr Index longest = 8;  ///< longer matches count as this many tokens
+
+  /// Appends the tokens of a step, before its `begin`.
+  void append(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+
+  /// Forgets the tokens from position `length` on. Throws `invalid_argument` unless it is 0 to `length()`.
+  void truncate(Index length) {
+    if (length < 0 || length > this->length()) {
+      detail::fail("Continuations::truncate: length ", length, " is out of range 0 to ", this->length());
+    }
+    tokens_.resize(detail::to_size(length));
+  }
+
+  Index length() const { return std::ssize(tokens_); }  ///< tokens so far
+
+  /// The positions of at most `most` tokens that followed an earlier place with the same last tokens: the longest match
+  /// first, of equal ones the latest. Valid until the next call. Reads all token ids once.
+  std::span<const Position> find() {
+    found_.clear();
+    positions_.clear();
+    for (Index end = length() - 1; end > 0; --end) {  // the match ends before it
+      if (tokens_[detail::to_size(end - 1)] != tokens_.back()) continue;
+      const Index match = match_before(end);
+      if (std::ssize(found_) == most && found_.back().match >= match) continue;
+      const auto place = std::ranges::find_if(found_, [match](const Found& other) { return other.match < match; });
+      found_.insert(place, {match, static_cast<Position>(end)});
+      if (std::ssize(found_) > most) found_.pop_back();
+    }
+    for (const Found& place : found_) positions_.push_back(place.position);
+    return positions_;
+  }
+
+ private:
+  struct Found {
+    Index match = 0;  // tokens
+    Position position = 0;
+  };
+
+  /// How many tokens before `end` are those before the sequence's end.
+  Index match_before(Index end) const {
+    Index match = 1;
+    const auto token = [this](Index index) { return tokens_[detail::to_size(index)]; };
+    while (match < std::min(longest, end) && token(end - 1 - match) == token(length() - 1 - match)) ++match;
+    return match;
+  }
+
+  std::vector<Token> tokens_;
+  std::vector<Found> found_;
+  std::vector<Position> positions_;
+};
+
+}  // namespace lazyllm
