@@ -166,7 +166,7 @@ void evaluate(Options options) {
   const auto tokenizer = open_tokenizer_for(options.model, config);
   std::optional<ChatTemplate> chat;
   if (options.chat) chat = open_chat_template(options.model.tokenizer_path());
-  const MethodOptions method = resolve(options.method_options, config.layers);
+  const MethodOptions method = resolve(options.method_options, config.layers, widths_of(config));
   const Index context = usable_context(config, options.context);
   const Json settings = ::settings(options, method, context);
   std::optional<OutputFile> output;

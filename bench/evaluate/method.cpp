@@ -27,11 +27,11 @@ std::string name_of(Method method) {
   return std::ranges::find(names, method, [](const auto& entry) { return entry.second; })->first;
 }
 
-MethodOptions resolve(MethodOptions options, Index layers) {
+MethodOptions resolve(MethodOptions options, Index layers, const lazyllm::LayerWidths& widths) {
   if (options.seeds < 1) fail("seeds ", options.seeds, " is out of range, at least 1");
   if (!(options.keep > 0 && options.keep <= 1)) fail("keep ", options.keep, " is out of range (0, 1]");
   PruningOptions& pruning = options.pruning;
-  pruning = resolved(std::move(pruning), layers);
+  pruning = resolved(std::move(pruning), layers, widths);
   if (options.method == Method::static_pruning && !pruning.schedule.starts_with("static@")) {
     if (pruning.schedule == "paper" || pruning.schedule == "dense" || pruning.schedule.find('@') != std::string::npos) {
       fail("--method static needs --schedule LAYER:KEEP,... or a preset, for example 3:0.5, not '", pruning.schedule,

@@ -39,7 +39,7 @@ std::string name_of(Method method);
 /// The same options for a model of `layers` layers without anything left open: a preset's values in place of its name,
 /// defaults in place of what is absent, and for static_pruning a schedule that says so.
 /// Throws `std::invalid_argument` for what is out of range or does not go with the method.
-MethodOptions resolve(MethodOptions options, Index layers);
+MethodOptions resolve(MethodOptions options, Index layers, const lazyllm::LayerWidths& widths = {});
 
 /// What the filters keep, of resolved options. `bos` says whether the prompts start with the token that starts a text,
 /// which no filter may drop: without it models break for a reason that has nothing to do with the filter.

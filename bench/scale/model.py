@@ -44,10 +44,18 @@ ASSUMED = {
 VALUE = {name: value for name, (_, value) in ASSUMED.items()}
 
 
-def recommended(layers, speedup):
-    """The preset `auto:SPEEDUPx` of lazyllm/pruner/recommended.hpp: {layers run: keep ratio}."""
+def points_of(text):
+    """A schedule's text as {layers run: keep ratio}."""
+    return {int(layer): float(keep) for layer, keep in (point.split(":") for point in text.split(","))}
 
-    def points_of(x):
+
+def recommended(model, speedup):
+    """The preset `auto:SPEEDUPx` of lazyllm/pruner/recommended.hpp: {layers run: keep ratio}."""
+    layers, width = model.layers, model.heads * model.head_dim
+    key_value, query_output = 2 * model.kv_heads * model.head_dim, 2 * width
+    attention, feed_forward = 2048 * width / model.hidden, 3 * model.intermediate
+
+    def cuts(x):
         points = {}
         for i, weight in enumerate((1, 1, 0.5, 0.5)):
             layer = min(max(math.floor((1 / 6 + i / 7) * layers + 0.5), 1), layers - 1)
@@ -55,22 +63,22 @@ def recommended(layers, speedup):
                 points[layer] = round(x**weight * 1000) / 1000
         return points
 
-    def speedup_of(points):
+    def work_of(points):
         active, work = 1.0, 0.0
-        for layer in range(1, layers + 1):
-            work += 0.2 * active + 0.1 * active * active
+        for layer in range(1, layers):
+            work += (key_value + query_output) * active + attention * active * active
             active *= points.get(layer, 1)
-            work += 0.7 * active
-        return layers / work
+            work += feed_forward * active
+        return work + key_value * active
 
     slow, fast = 1.0, 0.05
     for _ in range(30):
         x = (slow + fast) / 2
-        if speedup_of(points_of(x)) >= speedup:
+        if work_of({}) / work_of(cuts(x)) >= speedup:
             fast = x
         else:
             slow = x
-    return {layer: keep for layer, keep in points_of(fast).items() if keep < 1}
+    return {layer: keep for layer, keep in cuts(fast).items() if keep < 1}
 
 
 def parts(count, ranks):
@@ -136,10 +144,9 @@ def fit(runs, collectives):
     for ranks in {c["ranks"] for c in collectives if c["ranks"] > 1}:
         largest = max((c for c in collectives if c["ranks"] == ranks), key=lambda c: c["tokens"])
         bandwidth[ranks] = largest["tokens"] * 64 * 4 / (largest["rows_of_64_us"] * 1e-6)
-    schedule = recommended(SMOLLM2.layers, 2.34)
 
     def predict(run, lazy, rate, fed, network):
-        points = schedule if lazy else {}
+        points = points_of(run["schedule"]) if lazy else {}
         share = min(1.0, fed / run["ranks"])
         seconds = operations(SMOLLM2, run["prompt"], points, run["ranks"]) / (rate * share)
         if run["ranks"] > 1:
@@ -202,7 +209,7 @@ PROMPTS = (4096, 32768, 131072)
 
 def curves():
     for model in (LLAMA_7B, LLAMA_70B):
-        schedule = recommended(model.layers, 2.34)
+        schedule = recommended(model, 2.34)
         for tokens in PROMPTS:
             points = [(d, seconds_on_devices(model, tokens, {}, d), seconds_on_devices(model, tokens, schedule, d)) for d in DEVICES]
             yield model, tokens, points
@@ -210,7 +217,7 @@ def curves():
 
 def stops_paying(model, devices, speedup):
     """The shortest prompt that pruning makes so much faster; None where the model cannot run."""
-    schedule = recommended(model.layers, 2.34)
+    schedule = recommended(model, 2.34)
     for tokens in (2**power * part // 4 for power in range(5, 16) for part in (4, 5, 6, 7)):
         dense = seconds_on_devices(model, tokens, {}, devices)
         if dense is None:
@@ -263,7 +270,7 @@ def svg():
 def pipeline_rows():
     for model in (LLAMA_7B, LLAMA_70B):
         for tokens in PROMPTS:
-            schedule = recommended(model.layers, 2.34)
+            schedule = recommended(model, 2.34)
             cut = model.layers // 2
             going_on = list(layers_of(model, tokens, schedule))[cut - 1][1]
             before = sum(rows for rows, _, numbers in layers_of(model, tokens, schedule) if numbers)

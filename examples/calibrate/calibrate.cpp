@@ -190,7 +190,8 @@ class Calibration {
 
   /// The preset that is given, in place of those that a search would find.
   std::vector<Candidate> measured(ProgressBar& progress) {
-    const PruningOptions pruning = resolved(options_.pruning, model_->config().layers);
+    const ModelConfig& config = model_->config();
+    const PruningOptions pruning = resolved(options_.pruning, config.layers, widths_of(config));
     const lazyllm::Preset preset{
         .schedule = lazyllm::parse_schedule(pruning.schedule),
         .score = lazyllm::parse_score(*pruning.score),

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -9,20 +10,58 @@ using namespace lazyllm;
 
 namespace {
 
-/// Layers over the mean share of the tokens that they run with.
-double speedup(const Preset& preset, Index layers) {
-  double active = 1;
-  double work = 0;
+/// Floating-point operations of a prefill, token by token: of the last layer K/V of all, and one row of the rest.
+double operations(const Schedule& schedule, Index layers, const LayerWidths& w, Index tokens) {
+  double sum = 0;
+  double active = static_cast<double>(tokens);
   for (Index layer = 0; layer < layers; ++layer) {
-    if (const double* keep = preset.schedule.find(layer)) active *= *keep;
-    work += active;
+    if (const double* keep = schedule.find(layer)) active = std::ceil(*keep * active - 1e-9);
+    const double* pruned = schedule.find(layer + 1);
+    const double go_on = pruned != nullptr ? std::ceil(*pruned * active - 1e-9) : active;
+    const bool last = layer + 1 == layers;
+    const double queries = last ? 1 : active;
+    const auto hidden = static_cast<double>(w.hidden_size);
+    const auto width = static_cast<double>(w.heads * w.head_dim);
+    sum += active * 2 * hidden * 2 * static_cast<double>(w.kv_heads * w.head_dim);
+    sum += queries * 2 * hidden * 2 * width;
+    for (Index row = 0; row < static_cast<Index>(queries); ++row) {
+      sum += 4 * width * (last ? active : static_cast<double>(row + 1));
+    }
+    sum += (last ? 1 : go_on) * 2 * hidden * 3 * static_cast<double>(w.intermediate_size);
   }
-  return static_cast<double>(layers) / work;
+  return sum;
+}
+
+double speedup(const Preset& preset, Index layers, const LayerWidths& widths, Index tokens) {
+  return operations({}, layers, widths, tokens) / operations(preset.schedule, layers, widths, tokens);
 }
 
 }  // namespace
 
-TEST_CASE("recommended: as fast as asked, for models of any depth") {
+TEST_CASE("recommended: as fast as asked at 2048 tokens, faster beyond, for models of any shape") {
+  struct Shape {
+    const char* name;
+    Index layers;
+    LayerWidths widths;
+  };
+  for (const auto& [name, layers, widths] : {Shape{"SmolLM2 135M", 30, {576, 9, 3, 64, 1536}},
+                                             Shape{"Qwen2.5 0.5B", 24, {896, 14, 2, 64, 4864}},
+                                             Shape{"Qwen2.5 1.5B", 28, {1536, 12, 2, 128, 8960}},
+                                             Shape{"TinyLlama 1.1B", 22, {2048, 32, 4, 64, 5632}},
+                                             Shape{"Llama 3.2 1B", 16, {2048, 32, 8, 64, 8192}},
+                                             Shape{"Mistral 7B", 32, {4096, 32, 8, 128, 14336}}}) {
+    CAPTURE(name);
+    for (const double wanted : {1.2, 1.5, 2.0, 2.34, 3.0, 4.0}) {
+      CAPTURE(wanted);
+      const Preset preset = recommended(layers, wanted, widths);
+      CHECK(speedup(preset, layers, widths, 2048) >= 0.995 * wanted);
+      CHECK(speedup(preset, layers, widths, 2048) <= 1.01 * wanted);
+      CHECK(speedup(preset, layers, widths, 4096) >= wanted);
+    }
+  }
+}
+
+TEST_CASE("recommended: for models of any depth") {
   for (const Index layers : {2, 3, 6, 12, 24, 30, 80}) {
     CAPTURE(layers);
     double before = 1;
@@ -30,11 +69,8 @@ TEST_CASE("recommended: as fast as asked, for models of any depth") {
       CAPTURE(wanted);
       const Preset preset = recommended(layers, wanted);
       CHECK_NOTHROW(preset.schedule.check(layers));
-      // Less than the pruned tokens' last feed-forward is worth.
-      CHECK(speedup(preset, layers) <= wanted * 1.001);
-      if (layers >= 24) CHECK(speedup(preset, layers) > 0.85 * wanted);
-      CHECK(speedup(preset, layers) > before);
-      before = speedup(preset, layers);
+      CHECK(speedup(preset, layers, {}, 2048) > before);
+      before = speedup(preset, layers, {}, 2048);
     }
   }
 }
@@ -50,6 +86,7 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.protect_last == 32);
   CHECK(preset.decode_revived == 2);
   CHECK(preset.first_revived == 32);
+  CHECK(preset.continuations == 4);
   CHECK(recommended(30, 1.5).decode_revived == 2);
   CHECK_FALSE(recommended(30, 1.5).first_revived);
   CHECK(recommended(30, 1).schedule.points().empty());
@@ -61,6 +98,8 @@ TEST_CASE("recommended: what cannot be had is refused with the range") {
   for (const double speedup : {0.9, 4.1, -1.0}) {
     CHECK_THROWS_WITH_AS(recommended(30, speedup), doctest::Contains(" is out of range 1 to 4"), invalid_argument);
   }
+  CHECK_THROWS_WITH_AS(recommended(30, 2, {.kv_heads = 0}),
+                       "lazyllm: recommended: a width of 0 is out of range, at least 1", invalid_argument);
   CHECK(recommended(1, 4).schedule.points().empty());
 }
 

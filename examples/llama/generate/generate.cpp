@@ -76,8 +76,8 @@ void check(const ModelConfig& config, const std::vector<TokenId>& prompt, Index 
 }
 
 /// The settings of the run, for `--json`.
-Json settings(const Options& options, Index layers, std::size_t prompt_tokens) {
-  const PruningOptions pruning = resolved(options.pruning, layers);
+Json settings(const Options& options, const ModelConfig& config, std::size_t prompt_tokens) {
+  const PruningOptions pruning = resolved(options.pruning, config.layers, widths_of(config));
   Json json = {{"model", options.model.path},
                {"device", options.model.placement.device},
                {"dtype", options.model.placement.dtype},
@@ -148,8 +148,8 @@ void generate(const Options& options) {
       prompt, options.max_tokens, options.sampling, tokenizer.get(),
       options.ignore_stop ? std::vector<TokenId>() : stop_tokens(config, tokenizer.get()),
       {.trace = !options.trace.empty(), .logits = !options.logits.empty(), .active_layers = !options.report.empty()});
-  const auto pruner = make_pruner(options.pruning, config.layers);
-  Json report = settings(options, config.layers, prompt.size());
+  const auto pruner = make_pruner(options.pruning, config.layers, widths_of(config));
+  Json report = settings(options, config, prompt.size());
   const bool writes = !options.model.placement.group || options.model.placement.group->writes();
   const auto open = [writes](const std::string& path) {
     return path.empty() || !writes ? std::nullopt : std::optional<OutputFile>(std::in_place, path);

@@ -64,13 +64,13 @@ std::string schedule_file_of(const PruningOptions& options) {
   return options.schedule.starts_with('@') ? options.schedule.substr(1, options.schedule.rfind('#') - 1) : "";
 }
 
-PruningOptions resolved(PruningOptions options, Index layers) {
+PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::LayerWidths& widths) {
   lazyllm::Preset preset;
   if (options.schedule.starts_with('@')) {
     preset = read_preset(options.schedule.substr(1), layers);
     options.schedule = lazyllm::to_text(preset.schedule);
   } else if (lazyllm::names_recommended(options.schedule)) {
-    preset = lazyllm::parse_recommended(options.schedule, layers);
+    preset = lazyllm::parse_recommended(options.schedule, layers, widths);
     options.schedule = lazyllm::to_text(preset.schedule);
   }
   options.score = options.score.value_or(lazyllm::to_text(preset.score));
@@ -85,8 +85,9 @@ PruningOptions resolved(PruningOptions options, Index layers) {
   return options;
 }
 
-lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers) {
-  const PruningOptions all = resolved(options, layers);
+lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
+                                                     const lazyllm::LayerWidths& widths) {
+  const PruningOptions all = resolved(options, layers, widths);
   lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);  // any that has a text form
   return lazyllm::make_pruner(std::move(policy),
                               {.score = lazyllm::parse_score(*all.score),

@@ -33,11 +33,20 @@ std::string schedule_file_of(const PruningOptions& options);
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
 /// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
 /// or that was made for another number of layers than `layers`, and as `lazyllm::recommended`.
-PruningOptions resolved(PruningOptions options, Index layers);
+///
+/// `widths` are the model's, for a recommended preset.
+PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::LayerWidths& widths = {});
 
 /// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of
 /// range.
-lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers);
+lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
+                                                     const lazyllm::LayerWidths& widths = {});
+
+/// The widths of a model's layers. `Config` is a `ModelConfig`, or has the same members.
+template <class Config>
+lazyllm::LayerWidths widths_of(const Config& config) {
+  return {config.hidden_size, config.heads, config.kv_heads, config.head_dim, config.intermediate_size};
+}
 
 /// Reads the preset that `FILE` or `FILE#NAME` names for a model of `layers` layers; without a name it is the file's
 /// default. Throws as `resolved`.

@@ -17,16 +17,29 @@
 
 namespace lazyllm {
 
+/// Widths of a model's layers, as in Hugging Face's configs, from which the work of a prefill follows. By default those
+/// of a model of a billion parameters.
+struct LayerWidths {
+  Index hidden_size = 2048;        ///< of the rows between the layers
+  Index heads = 32;                ///< of queries
+  Index kv_heads = 8;              ///< of keys and values
+  Index head_dim = 64;             ///< of each head
+  Index intermediate_size = 8192;  ///< of a gated feed-forward
+};
+
 /// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
-/// one model and checked on another (docs/design.md). `speedup` is that of a long prompt's prefill by operation
-/// count, about; the tokens that are always kept make it less for prompts of a few hundred tokens. A model of one layer
-/// is not pruned. Throws `invalid_argument` for fewer layers, and for a speedup outside 1 to 4.
-inline Preset recommended(Index layers, double speedup) {
+/// one model and checked on another (docs/design.md). `speedup` is that of the prefill of 2048 tokens by operation
+/// count. Longer prompts get more of it, as attention is more of their work; the tokens that are always kept make it
+/// less for prompts of a few hundred. A model of one layer is not pruned. Throws `invalid_argument` for fewer layers,
+/// for a width below 1, and for a speedup outside 1 to 4.
+inline Preset recommended(Index layers, double speedup, const LayerWidths& widths = {}) {
   constexpr std::array<double, 4> weights = {1, 1, 0.5, 0.5};  // a cut keeps x^weight
-  // Shares of a layer's work: of the projections, of attention, which grows with the square of the tokens, and of the
-  // feed-forward, which pruned tokens are spared already after the layer that prunes them.
-  constexpr double projections = 0.2, attention = 0.1, feed_forward = 0.7;
+  constexpr double tokens = 2048;
   if (layers < 1) detail::fail("recommended: ", layers, " layers are out of range, at least 1");
+  for (const Index width :
+       {widths.hidden_size, widths.heads, widths.kv_heads, widths.head_dim, widths.intermediate_size}) {
+    if (width < 1) detail::fail("recommended: a width of ", width, " is out of range, at least 1");
+  }
   if (!(detail::is_finite(speedup) && speedup >= 1 && speedup <= 4))
     detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
   const auto points_of = [&](double x) {
@@ -39,23 +52,31 @@ inline Preset recommended(Index layers, double speedup) {
     }
     return points;
   };
-  const auto speedup_of = [&](const std::vector<LayerKeep>& points) {
+  // Multiply-adds of a layer for each token, in units of the hidden size: of the projections, of causal attention with
+  // all tokens active, and of the feed-forward, which pruned tokens are spared already after the layer that prunes them.
+  const auto query_width = static_cast<double>(widths.heads * widths.head_dim);
+  const double key_value = 2 * static_cast<double>(widths.kv_heads * widths.head_dim);
+  const double query_output = 2 * query_width;
+  const double attention = tokens * query_width / static_cast<double>(widths.hidden_size);
+  const double feed_forward = 3 * static_cast<double>(widths.intermediate_size);
+  const auto work_of = [&](const std::vector<LayerKeep>& points) {
     double active = 1;
     double work = 0;
     auto next = points.begin();
-    for (Index layer = 1; layer <= layers; ++layer) {
-      work += projections * active + attention * active * active;
+    for (Index layer = 1; layer < layers; ++layer) {
+      work += (key_value + query_output) * active + attention * active * active;
       if (next != points.end() && next->layers_run == layer) active *= next++->keep;
       work += feed_forward * active;
     }
-    return static_cast<double>(layers) / work;
+    return work + key_value * active;  // the last layer has one output
   };
+  const double dense = work_of({});
   if (layers == 1) return {};
   double slow = 1;
   double fast = 0.05;  // faster than any speedup in the range
   for (int i = 0; i < 30; ++i) {
     const double x = (slow + fast) / 2;
-    (speedup_of(points_of(x)) >= speedup ? fast : slow) = x;
+    (dense / work_of(points_of(x)) >= speedup ? fast : slow) = x;
   }
   std::vector<LayerKeep> points = points_of(fast);
   std::erase_if(points, [](const LayerKeep& point) { return point.keep >= 1; });
@@ -75,13 +96,13 @@ inline bool names_recommended(std::string_view text) { return text.starts_with("
 
 /// The recommended preset that `text` asks for, e.g. `auto:2.3x`. Throws `invalid_argument` on anything else, and as
 /// `recommended`.
-inline Preset parse_recommended(std::string_view text, Index layers) {
+inline Preset parse_recommended(std::string_view text, Index layers, const LayerWidths& widths = {}) {
   double speedup = 0;
   if (!names_recommended(text) || !text.ends_with('x') ||
       !detail::read_number(text.substr(5, text.size() - 6), speedup)) {
     detail::fail("schedule '", text, "' is not auto:SPEEDUPx, e.g. auto:2.3x");
   }
-  return recommended(layers, speedup);
+  return recommended(layers, speedup, widths);
 }
 
 }  // namespace lazyllm

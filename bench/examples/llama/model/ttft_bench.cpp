@@ -129,8 +129,8 @@ nlohmann::ordered_json run(const Options& options) {
   const Index capacity = prompt_length + generate;
   DenseDecoder<T> dense(model, capacity, options.threads);
   LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(lazyllm::KeepAll()));
-  LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
-  LibraryShare<T> share(model, capacity, options.threads, make_pruner(options.pruning, config.layers));
+  LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers, widths_of(config)));
+  LibraryShare<T> share(model, capacity, options.threads, make_pruner(options.pruning, config.layers, widths_of(config)));
   const auto measured = [&](Index repeats) {
     return interleaved(
         repeats, [&] { return gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads); },
@@ -194,9 +194,9 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   for (const Index prompt : options.prompts) {
     for (const Index batch : options.batches) {
       for (const PruningOptions& pruning : options.prunings()) {
-        const std::optional<Index> revived = resolved(pruning, config.layers).decode_revived;
+        const std::optional<Index> revived = resolved(pruning, config.layers, widths_of(config)).decode_revived;
         cases.push_back({{prompt, batch, std::min(options.generate, prompt), options.repeats},
-                         make_pruner(pruning, config.layers)});
+                         make_pruner(pruning, config.layers, widths_of(config))});
         entries.push_back({{"device", options.device},
                            {"gpu", ""},
                            {"shape", options.shape},
