@@ -53,6 +53,16 @@ struct Fixture {
 
 }  // namespace
 
+TEST_CASE("step: begin refuses a continuation that is no token of the sequence") {
+  Fixture test;
+  for (const Position position : {-1, 7}) {
+    const std::vector<Position> followed = {0, position};
+    CHECK(test.refused({{.sequence = &test.a, .pruner = &test.pruner, .new_tokens = 1, .continuations = followed}}) ==
+          "lazyllm: Step::begin: entry 0 has a continuation at position " + std::to_string(position) +
+              ", out of range 0 to 6");
+  }
+}
+
 TEST_CASE("step: begin refuses bad entries and changes nothing") {
   Fixture test;
   const Engine::Entry good{&test.a, &test.pruner, 2};

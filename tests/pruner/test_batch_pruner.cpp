@@ -96,6 +96,16 @@ TEST_CASE("revival budget: protected tokens always come back, and count") {
   CHECK(kept(4) == Kept{0, 1, 2, 3, 4, 6, 7});
 }
 
+TEST_CASE("listed positions are protected beside the mask's") {
+  One test({0, 2, 3, 5, 6, 7}, 8, {0, 9, 7, 8, 6, 0});
+  const std::vector<std::uint8_t> mask{1, 0, 0, 0, 0, 0, 0, 0, 1};
+  const std::vector<Position> listed{6, 1, 3, 99, -4};  // 1 is no key, the last two no tokens
+  CHECK(test.kept({.kind = Kind::top_k, .k = 1, .protect_mask = mask, .protect = listed}, {}) == Kept{0, 2, 4, 5});
+  CHECK(test.kept({.kind = Kind::top_k, .k = 5, .protect = listed}, {}) == Kept{1, 2, 3, 4, 5});
+  CHECK(test.kept({.kind = Kind::top_k, .k = 6, .protect = listed, .max_revived = 1}, {2, 5, 6}) ==
+        Kept{0, 2, 4, 5});  // 6 counts
+}
+
 TEST_CASE("batch pruner: random batches against the definition, one after the other") {
   std::mt19937 random(4);
   cpu::Context context(2);

@@ -249,6 +249,31 @@ TEST_CASE("a float file: the reference host keeps the same tokens") {
   }
 }
 
+TEST_CASE("what followed the last token earlier comes back, as in the reference host") {
+  const Embedded embedded({.architecture = "llama"});
+  const Model model(embedded.path);
+  Room exact = room;
+  exact.cache_type = GGML_TYPE_F32;
+  const lazyllm::Preset preset{.schedule = lazyllm::parse_schedule("4:0.2"),
+                               .decode_revived = 0,
+                               .continuations = 3};  // nothing else comes back
+  LazyEngine lazy(model, exact, lazyllm::make_pruner(preset));
+  const auto reference = llama::open_model(embedded.config, embedded.weights, {.threads = 1});
+  const auto host = reference->lazy({room.context}, lazyllm::make_pruner(preset));
+  std::vector<std::int32_t> tokens = random_tokens(600);
+  for (std::int32_t& token : tokens) token %= 20;
+  Index revived = 0;
+  for (std::int32_t next = 0; next < 8; ++next) {
+    lazy.run(tokens);
+    host->step(tokens);
+    CHECK(std::ranges::equal(lazy.sequence().depths(), host->depths()));
+    revived += lazy.stats().revived();
+    tokens = {next};
+  }
+  CHECK(revived > 8);
+  CHECK(revived <= 7 * 3);
+}
+
 TEST_CASE("graphs take no more memory than was reserved") {
   const Embedded embedded;
   const Model model(embedded.path);

@@ -62,6 +62,37 @@ TEST_CASE("every way to keep everything equals the dense path bit for bit, in pr
   }
 }
 
+TEST_CASE("decode steps revive what followed the last tokens earlier, also in a new text") {
+  std::mt19937 random(12);
+  for (const char* name : models) {
+    const Model<float> model(open(name), 2);
+    const Index layers = model.config().layers;
+    LazyDecoder<float> decoder(
+        model, 64, 2,
+        lazyllm::make_pruner({.schedule = {{1, 0.1}}, .protect_last = 2, .decode_revived = 0, .continuations = 2}));
+    std::vector<TokenId> prompt = random_tokens(random, 50, 40);
+    for (const std::size_t place : {10U, 20U, 30U}) prompt[place] = 50;
+    prompt[29] = 51;
+    prompt[49] = 51;
+    decoder.step(prompt);
+    const auto computed = [&] {
+      std::vector<std::size_t> positions;
+      for (const std::size_t position : {11U, 21U, 31U}) {
+        if (decoder.sequence().depths()[position] == layers) positions.push_back(position);
+      }
+      return positions;
+    };
+    REQUIRE(computed().empty());
+    decoder.step(std::vector<TokenId>{50});
+    CHECK(computed() == std::vector<std::size_t>{21, 31});  // 31 has two tokens in common, 21 is the latest of the rest
+    CHECK(decoder.stats().revived() == 2);
+    decoder.clear();
+    decoder.step(prompt);
+    decoder.step(std::vector<TokenId>{50});
+    CHECK(computed() == std::vector<std::size_t>{21, 31});
+  }
+}
+
 TEST_CASE("the number of threads does not change kept sets, and logits only within rounding") {
   std::mt19937 random(2);
   for (const char* name : models) {
