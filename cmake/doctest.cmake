@@ -83,13 +83,14 @@ function(lazyllm_mpi_test name ranks)
   set_tests_properties(${name} PROPERTIES PROCESSORS 2 TIMEOUT 300 ENVIRONMENT "${lazyllm_mpi_environment}")
 endfunction()
 
-# lazyllm_python_test(NAME): the test program NAME.py of the present folder, with the standard library alone.
+# lazyllm_python_test(NAME argument…): the test program NAME.py of the present folder. It says "skipped: all" where it needs more than
+# the standard library, and that is not there.
 function(lazyllm_python_test name)
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(Python3_FOUND)
-    add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${name}.py)
+    add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${name}.py ${ARGN})
   else()
     add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: all of ${name}, there is no python3")
-    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
   endif()
+  set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
 endfunction()

@@ -40,7 +40,8 @@ flock --nonblock 9 || fail "another fetch.sh is fetching $name"
 
 read -r _ licence disk _ <<<"$packages"
 size=$(awk '{ sum += $5 } END { print sum }' <<<"$packages")
-say "$name: $size MB to download, licence $licence, at most $disk MB on disk in $cache"
+say "$name: $size MB to download, licence $licence, at most $disk MB on disk in $cache, and 110 MB for Python packages"
+say "A package that breaks off starts anew; those that are whole are kept."
 free=$(($(df --output=avail -k "$cache" | tail -1) / 1000))
 held=$(du -sk "$downloads" | awk '{ print int($1 / 1000) }')
 ((free + held >= disk)) || fail "$disk MB are needed in $cache, $free MB are free"

@@ -3,13 +3,15 @@
 
 OUT gets config.json, generation_config.json, model.safetensors in bf16, tokenizer.json and tokenizer_config.json. The
 package gguf dequantises. The weights are rounded to bf16 once, here: so every program that reads OUT has the same
-values, in whatever precision it computes, and a model of 0.6 billion weights needs 1.3 GB.
+values, in whatever precision it computes, and a model of 0.6 billion weights needs 1.3 GB. What would make a model of
+other results is refused by name.
 """
 
 import argparse
 import json
 import pathlib
 import struct
+import sys
 
 import numpy
 import tqdm
@@ -34,6 +36,18 @@ PRE_TOKENIZERS = {
     "qwen2": ({"type": "NFC"}, [
         {"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated", "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}])}
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+
+
+class Unsupported(Exception):
+    """Something that the file has and this script does not know."""
+
+
+def known(what, value, names):
+    """names[value], where there is one."""
+    if value not in names:
+        raise Unsupported(f"{what} is {json.dumps(value)}, known: {', '.join(names)}")
+    return names[value]
 
 
 class Metadata:
@@ -41,23 +55,45 @@ class Metadata:
 
     def __init__(self, reader):
         self.values = {name: field.contents() for name, field in reader.fields.items()}
-        self.architecture = self.values["general.architecture"]
+        self.architecture = self.required("general.architecture")
+        known("general.architecture", self.architecture, ARCHITECTURES)
+        scaling = self.model("rope.scaling.type", "none")
+        if scaling != "none":
+            raise Unsupported(f"{self.architecture}.rope.scaling.type is {json.dumps(scaling)}, known: none")
 
-    def model(self, name):
-        return self.values[f"{self.architecture}.{name}"]
+    def required(self, name):
+        if name not in self.values:
+            raise Unsupported(f"{name} is missing")
+        return self.values[name]
 
-    def tokenizer(self, name):
-        return self.values[f"tokenizer.ggml.{name}"]
+    def model(self, name, *absent):
+        name = f"{self.architecture}.{name}"
+        return self.values.get(name, *absent) if absent else self.required(name)
 
-    def decimal(self, name):
+    def tokenizer(self, name, *absent):
+        name = f"tokenizer.ggml.{name}"
+        return self.values.get(name, *absent) if absent else self.required(name)
+
+    def decimal(self, name, *absent):
         """A number that is stored as f32, as it was written: 1e-05, not 9.999999747378752e-06."""
-        return float(str(numpy.float32(self.model(name))))
+        return float(str(numpy.float32(self.model(name, *absent))))
+
+    def heads(self):
+        return self.model("attention.head_count")
+
+    def key_heads(self):
+        return self.model("attention.head_count_kv", self.heads())
 
 
 def hugging_face_name(name):
     if name in NAMES:
         return NAMES[name]
-    _, layer, part, kind = name.split(".")
+    if name == "rope_freqs.weight":
+        raise Unsupported("rope_freqs.weight: the rotary scaling of Llama 3.1 is not converted")
+    parts = name.split(".")
+    if len(parts) != 4 or parts[0] != "blk" or parts[2] not in BLOCK_NAMES:
+        raise Unsupported(f"{name}: a tensor that is not known")
+    _, layer, part, kind = parts
     return f"model.layers.{layer}.{BLOCK_NAMES[part]}.{kind}"
 
 
@@ -68,10 +104,10 @@ def shape(tensor):
 def values(tensor, metadata):
     """The tensor in f32. llama.cpp interleaves the halves of each head of Q and K; Hugging Face has them one by one."""
     weights = dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32, copy=False).reshape(shape(tensor))
-    heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(tensor.name.split(".")[-2])
+    heads = {"attn_q": metadata.heads, "attn_k": metadata.key_heads}.get(tensor.name.split(".")[-2])
     if metadata.architecture == "llama" and heads:
         rows = weights.shape[0]
-        halves = weights.reshape(metadata.model(heads), -1, 2, *weights.shape[1:])
+        halves = weights.reshape(heads(), -1, 2, *weights.shape[1:])
         weights = halves.swapaxes(1, 2).reshape(rows, *weights.shape[1:])
     return weights
 
@@ -94,28 +130,37 @@ def write_safetensors(path, tensors, metadata):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
-        for tensor in tqdm.tqdm(tensors, desc="Converting", unit="tensor", mininterval=1):
+        for tensor in tqdm.tqdm(tensors, desc="Converting", unit="tensor", mininterval=1 if sys.stderr.isatty() else 60):
             bfloat16(values(tensor, metadata)).tofile(file)
 
 
 def config(metadata, tied):
     m, architecture = metadata.model, metadata.architecture
     content = {
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[architecture]],
+        "architectures": [ARCHITECTURES[architecture]],
         "model_type": architecture, "hidden_size": m("embedding_length"), "intermediate_size": m("feed_forward_length"),
-        "num_hidden_layers": m("block_count"), "num_attention_heads": m("attention.head_count"),
-        "num_key_value_heads": m("attention.head_count_kv"), "hidden_act": "silu",
+        "num_hidden_layers": m("block_count"), "num_attention_heads": metadata.heads(),
+        "num_key_value_heads": metadata.key_heads(), "hidden_act": "silu",
         "max_position_embeddings": m("context_length"),
         "rms_norm_eps": metadata.decimal("attention.layer_norm_rms_epsilon"),
-        "rope_theta": metadata.decimal("rope.freq_base"), "vocab_size": len(metadata.tokenizer("tokens")),
-        "tie_word_embeddings": tied, "bos_token_id": metadata.tokenizer("bos_token_id"),
-        "eos_token_id": metadata.tokenizer("eos_token_id"), "torch_dtype": "bfloat16"}
+        "rope_theta": metadata.decimal("rope.freq_base", 10000), "vocab_size": len(metadata.tokenizer("tokens")),
+        "tie_word_embeddings": tied, "bos_token_id": metadata.tokenizer("bos_token_id", None),
+        "eos_token_id": metadata.tokenizer("eos_token_id", None), "torch_dtype": "bfloat16"}
+    width = m("attention.key_length", None)
+    if width is not None:
+        content["head_dim"] = width
+        if m("attention.value_length", width) != width:
+            raise Unsupported(f"attention.value_length is {m('attention.value_length')}, known: {width}, that of the keys")
     if architecture == "qwen2":
         content["use_sliding_window"] = False
     return content
 
 
 def tokenizer(metadata):
+    known("tokenizer.ggml.model", metadata.tokenizer("model"), {"gpt2": True})
+    normalizer, pre_tokenizers = known("tokenizer.ggml.pre", metadata.tokenizer("pre"), PRE_TOKENIZERS)
+    if metadata.tokenizer("add_bos_token", False):
+        raise Unsupported("tokenizer.ggml.add_bos_token is true, known: false")
     kinds = [TokenType(kind) for kind in metadata.tokenizer("token_type")]
     tokens = list(enumerate(zip(metadata.tokenizer("tokens"), kinds)))
     flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
@@ -123,7 +168,6 @@ def tokenizer(metadata):
     vocabulary = {token: i for i, (token, kind) in tokens if kind != TokenType.UNUSED}  # these only pad the embedding
     added = [{"id": i, "content": token, **flags, "special": kind == TokenType.CONTROL}
              for i, (token, kind) in tokens if kind in (TokenType.CONTROL, TokenType.USER_DEFINED)]
-    normalizer, pre_tokenizers = PRE_TOKENIZERS[metadata.tokenizer("pre")]
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": normalizer,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers}, "post_processor": None,
@@ -134,31 +178,42 @@ def tokenizer(metadata):
             "vocab": vocabulary, "merges": metadata.tokenizer("merges")}}
 
 
+def convert(gguf, out):
+    reader = GGUFReader(gguf)
+    metadata = Metadata(reader)
+    names = [hugging_face_name(tensor.name) for tensor in reader.tensors]
+    tokens = metadata.tokenizer("tokens")
+    bos, eos = metadata.tokenizer("bos_token_id", None), metadata.tokenizer("eos_token_id", None)
+    # Chat models end a turn with EOS, and a text with the token that separated texts in training.
+    ends = [eos] if eos is not None else []
+    ends += [i for i, token in enumerate(tokens) if token == "<|endoftext|>" and i != eos]
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_prefix_space": False,
+        "bos_token": None if bos is None else tokens[bos], "eos_token": None if eos is None else tokens[eos],
+        "clean_up_tokenization_spaces": False, "model_max_length": metadata.model("context_length")}
+    if "tokenizer.chat_template" in metadata.values:
+        tokenizer_config["chat_template"] = metadata.values["tokenizer.chat_template"]
+    files = {
+        "config.json": config(metadata, "lm_head.weight" not in names),
+        "generation_config.json": {"bos_token_id": bos, "eos_token_id": ends or None},
+        "tokenizer.json": tokenizer(metadata), "tokenizer_config.json": tokenizer_config}
+
+    # Nothing is written of a file that cannot be converted.
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (out / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_safetensors(out / "model.safetensors", reader.tensors, metadata)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("gguf", type=pathlib.Path)
     p.add_argument("out", type=pathlib.Path)
     options = p.parse_args()
-    reader = GGUFReader(options.gguf)
-    metadata = Metadata(reader)
-    options.out.mkdir(parents=True, exist_ok=True)
-
-    def write(name, content):
-        (options.out / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    tokens = metadata.tokenizer("tokens")
-    bos, eos = metadata.tokenizer("bos_token_id"), metadata.tokenizer("eos_token_id")
-    # Chat models end a turn with EOS, and a text with the token that separated texts in training.
-    ends = [eos] + [i for i, token in enumerate(tokens) if token == "<|endoftext|>" and i != eos]
-    write("config.json", config(metadata, all(tensor.name != "output.weight" for tensor in reader.tensors)))
-    write("generation_config.json", {"bos_token_id": bos, "eos_token_id": ends})
-    write("tokenizer.json", tokenizer(metadata))
-    write("tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_prefix_space": False,
-        "bos_token": tokens[bos], "eos_token": tokens[eos], "clean_up_tokenization_spaces": False,
-        "model_max_length": metadata.model("context_length"),
-        "chat_template": metadata.values["tokenizer.chat_template"]})
-    write_safetensors(options.out / "model.safetensors", reader.tensors, metadata)
+    try:
+        convert(options.gguf, options.out)
+    except Unsupported as error:
+        sys.exit(f"gguf_to_hugging_face.py: {options.gguf}: {error}")
 
 
 if __name__ == "__main__":

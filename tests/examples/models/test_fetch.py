@@ -70,6 +70,7 @@ class Fetch(unittest.TestCase):
         self.assertEqual((self.cache / "toy" / "model.safetensors").read_bytes(), b"firstsecond")
         self.assertEqual(sorted(path.name for path in self.cache.iterdir()), ["toy", "toy.gguf", "venv"])
         self.assertIn("toy: 2 MB to download, licence MIT, at most 1 MB on disk", result.stderr)
+        self.assertIn("110 MB for Python packages\nA package that breaks off starts anew", result.stderr)
         shutil.rmtree(self.index)
         again = self.fetch("toy")
         self.assertEqual((again.returncode, again.stdout, again.stderr), (0, f"{self.cache}/toy\n", ""))

@@ -1,0 +1,56 @@
+"""The page of `lazyllm-generate --report` as Chromium draws it: test_report_browser.py LAZYLLM_GENERATE."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BROWSER = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+GENERATE = sys.argv.pop()
+MODEL = pathlib.Path(__file__).resolve().parents[4] / "examples" / "models" / "tiny"
+
+
+class Page(unittest.TestCase):
+    def draw(self, *options):
+        """The elements of the page after its script has run, and the figures of the run."""
+        with tempfile.TemporaryDirectory() as folder:
+            page, figures = pathlib.Path(folder) / "page.html", pathlib.Path(folder) / "figures.json"
+            subprocess.run([GENERATE, "--model", MODEL, "--prompt", "The mill is red. " * 30, "--max-tokens", "5", "--schedule", "2:0.5",
+                            "--ignore-stop", "--report", page, "--json", figures, *options], check=True, capture_output=True)
+            drawn = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile",
+                                    "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True, timeout=120)
+            return drawn.stdout, json.loads(figures.read_text())
+
+    def check(self, dom, figures):
+        # A token has a colour, is the one that is written, or comes later.
+        tokens = re.findall(r'<span [^>]*class="t (d\d+|new|later)[ "]', dom)
+        self.assertEqual(len(tokens), figures["prompt_tokens"] + 5)
+        self.assertEqual(sum(kind.startswith("d") for kind in tokens), figures["prompt_tokens"])
+        self.assertEqual(tokens[-5:], ["new"] + ["later"] * 4)
+        self.assertIn(">mill</span>", dom.replace("> ", ">"))
+        settings = re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', dom)
+        self.assertIn(("schedule", "2:0.5"), settings)
+        names = {name for name, _ in settings}
+        self.assertLessEqual({"model", "dtype", "threads", "score", "max tokens"}, names)
+        self.assertFalse({"text", "ttft ms", "kv bytes", "revived tokens"} & names)
+
+    def test_a_lazy_run_alone(self):
+        dom, figures = self.draw()
+        self.check(dom, figures)
+        self.assertNotIn("Generation speedup", re.sub("<script.*?</script>", "", dom, flags=re.DOTALL))
+
+    def test_dense_and_lazy(self):
+        dom, figures = self.draw("--compare")
+        self.check(dom, figures)
+        self.assertIn("Generation speedup", re.sub("<script.*?</script>", "", dom, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    if not BROWSER:
+        print("skipped: all of test_report_browser: there is no chromium")
+        sys.exit()
+    unittest.main()
