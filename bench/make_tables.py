@@ -110,7 +110,7 @@ def micro_tables(paths, references=REFERENCES, tokens_shown=TOKENS_SHOWN):
 
 def ttft_tables(paths):
     runs = [json.loads(path.read_text()) for path in paths]
-    time_rows, generation_rows = [], []
+    time_rows = []
     for run in runs:
         name = [run["shape"], run["dtype"], str(run["prompt_tokens"]), f"`{run['schedule']}`"]
         time_rows.append(name + [
@@ -125,29 +125,13 @@ def ttft_tables(paths):
             f"{run['gemm_gflops']:.0f}",
             f"{run['dense_share_of_gemm_percent']:.0f} %",
         ])
-        if run["generated_tokens"] == 1:  # the first token alone
-            continue
-        generation_rows.append(name + [
-            str(run["generated_tokens"]),
-            f"{run['dense_generation_ms']:.1f}",
-            f"{run['lazy_generation_ms']:.1f}",
-            f"{run['generation_speedup']:.2f}",
-            f"{run['dense_decode_ms']:.1f}",
-            f"{run['lazy_decode_ms']:.1f}",
-            f"{run['dense_decode_ms'] / run['lazy_decode_ms']:.2f}",
-        ])
     name = ["shape", "type", "prompt tokens", "schedule"]
     time_header = name + ["dense ms", "lazy ms", "speedup", "ideal speedup", "share of ideal", "overhead at keep 1",
                           "library's share of lazy", "dense GFLOP/s", "GEMM library GFLOP/s", "dense share of GEMM"]
-    generation_header = name + ["generated tokens", "dense ms", "lazy ms", "speedup",
-                                "dense ms after the first token", "lazy ms after the first token", "speedup"]
     threads = sorted({run["threads"] for run in runs})
     repeats = sorted({run["repeats"] for run in runs})
     settings = f"Threads: {', '.join(map(str, threads))}. Medians of {' or '.join(map(str, repeats))} runs."
-    parts = [settings, f"### Time to first token\n\n{table(time_header, time_rows)}"]
-    if generation_rows:
-        parts.append(f"### Prompt and generation\n\n{table(generation_header, generation_rows)}")
-    return "\n\n".join(parts)
+    return f"{settings}\n\n### Time to first token\n\n{table(time_header, time_rows)}"
 
 
 def attention_tables(paths):

@@ -61,30 +61,30 @@ run_micro() {
     "lazyllm_micro_bench --benchmark_min_time=0.2"
 }
 
-# shape, dtype, prompt tokens, schedule, turns, generated tokens
+# shape, dtype, prompt tokens, schedule, turns; what follows the first token is in the tables of generation
 ttft_cases=(
-  "smollm2 bf16 2000 8:0.3,16:0.5 $repeats 1"
-  "smollm2 bf16 4000 8:0.3,16:0.5 $repeats 1"
-  "smollm2 bf16 8000 8:0.3,16:0.5 3 1"
-  "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats 1"
-  "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats 1"
-  "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 $repeats 1"
-  "134m bf16 1000 4:0.5,7:0.5,10:0.5 3 68"
-  "134m bf16 2000 4:0.5,7:0.5,10:0.5 3 68"
-  "134m bf16 2000 paper 3 68"
-  "134m f32 2000 4:0.5,7:0.5,10:0.5 3 68"
+  "smollm2 bf16 2000 8:0.3,16:0.5 $repeats"
+  "smollm2 bf16 4000 8:0.3,16:0.5 $repeats"
+  "smollm2 bf16 8000 8:0.3,16:0.5 3"
+  "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats"
+  "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats"
+  "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 $repeats"
+  "134m bf16 1000 4:0.5,7:0.5,10:0.5 3"
+  "134m bf16 2000 4:0.5,7:0.5,10:0.5 3"
+  "134m bf16 2000 paper 3"
+  "134m f32 2000 4:0.5,7:0.5,10:0.5 3"
 )
 
 run_ttft() {
   echo "== Time to first token =="
-  local files=() case shape dtype prompt schedule turns tokens
+  local files=() case shape dtype prompt schedule turns
   for case in "${ttft_cases[@]}"; do
-    read -r shape dtype prompt schedule turns tokens <<<"$case"
+    read -r shape dtype prompt schedule turns <<<"$case"
     measure "$results/ttft-${case//[ :,]/-}.json" --json= "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" \
-      --prompt "$prompt" --schedule "$schedule" --threads "$threads" --repeats "$turns" --generate "$tokens"
+      --prompt "$prompt" --schedule "$schedule" --threads "$threads" --repeats "$turns" --generate 1
   done
   python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate TOKENS"
+    "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate 1"
 }
 
 run_attention() {
@@ -147,7 +147,9 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
   "qwen2.5-coder-0.5b --schedule paper"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --weights int8"
 )
 
 run_generation() {

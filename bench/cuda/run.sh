@@ -11,7 +11,8 @@
 #   --build DIR            build folder (build/cuda-bench)
 #   --prefix DIR           where packages are that are not installed, Eigen for example; can be repeated
 #   --architectures LIST   compute capabilities to build for, such as 90 (the device's; without one "80;90")
-#   --document FILE        also writes the tables into FILE, between its markers for them (docs/benchmarks.md has them)
+#   --document FILE        also writes the tables into FILE, between its markers for them (docs/benchmarks.md has them);
+#                          refused where the sources have changes that are not committed
 #   --jobs N               compilers at once (all cores)
 #   --commit TEXT          the commit, for a tree without .git
 #   --dry-run              builds and measures nothing: prints the command of each step, and looks whether its options
@@ -158,6 +159,11 @@ if [[ -z $commit ]]; then
   if ! git -C "$root" diff --quiet HEAD -- "${sources[@]}" 2>/dev/null; then  # their checksum tells changes apart
     commit+=" with changes $(cd "$root" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 2>/dev/null |
       sort -z | xargs -0 sha1sum | sha1sum | cut -c 1-7)"
+  fi
+  if [[ -n $document && -z $dry &&
+    -n $(git -C "$root" status --porcelain -- "${sources[@]}" cmake CMakeLists.txt CMakePresets.json 2>/dev/null) ]]; then
+    echo "run.sh: the sources have changes that are not committed; figures of --document must name a commit" >&2
+    exit 1
   fi
 fi
 cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p')

@@ -13,7 +13,8 @@ if [[ -z ${BIN:-} ]]; then
   export BIN=$root/build/release/bin
 fi
 COMMIT=$(git -C "$root" rev-parse --short HEAD)
-if [[ -n $(git -C "$root" status --porcelain -- include examples bench/evaluate) ]]; then
+sources=(include examples bench/evaluate bench/quality cmake CMakeLists.txt CMakePresets.json)
+if [[ -n $(git -C "$root" status --porcelain -- "${sources[@]}") ]]; then
   echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi

@@ -212,6 +212,7 @@ echo "compute-sanitizer $*" >>"$CALLS"
 case " $* " in
   *" rev-parse "*) [[ -z ${NO_GIT:-} ]] || exit 128; echo "${COMMIT:-abc1234}" ;;
   *" diff "*) exit "${CHANGED:-0}" ;;
+  *" status "*) [[ -z ${CHANGED:-}${UNTRACKED:-} ]] || echo "?? include/new.hpp" ;;
 esac
 """,
     "python": """
@@ -353,6 +354,20 @@ class Run(Folder):
         done = self.run_on_device("--parts", "ttft", "--document", document, CASES=str(left_out))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("old", document.read_text())
+
+    def test_changes_that_are_not_committed_come_into_no_document(self):
+        document = self.folder / "document.md"
+        document.write_text("<!-- cuda begin -->\nold\n<!-- cuda end -->\n")
+        for changes in ({"CHANGED": "1"}, {"UNTRACKED": "1"}):
+            done = self.run_on_device("--parts", "ttft", "--document", document, **changes)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn("changes that are not committed", done.stderr)
+            self.assertEqual(self.calls, "")  # before anything is built
+            self.assertIn("old", document.read_text())
+            self.assertFalse((self.results / "context.txt").exists())
+        done = self.run_on_device("--parts", "ttft", "--document", document)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("old", document.read_text())
 
     def test_refuses_results_of_another_gpu_or_commit(self):
         self.run_on_device("--parts", "ttft")

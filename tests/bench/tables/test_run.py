@@ -1,4 +1,4 @@
-"""Tests of bench/run.sh and its tables, in a repository of its own with stand-ins for the build and the programs."""
+"""Tests of bench/run.sh, its tables and bench/quality/run.sh, in repositories with stand-ins for the build and programs."""
 
 import json
 import os
@@ -21,11 +21,30 @@ CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "g
 
 
 @unittest.skipIf(shutil.which("git") is None, "git is not there")
-class Run(unittest.TestCase):
+class Repository(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        self.git("init", "-q")
+
+    def write(self, path, text):
+        path = self.folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def git(self, *arguments):
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e", *arguments], cwd=self.folder, check=True,
+                       capture_output=True)
+
+    def commit_all(self):
+        self.git("add", "-A")
+        self.git("commit", "-qm", "a commit")
+
+
+class Run(Repository):
+    def setUp(self):
+        super().setUp()
         for path in ("bench/run.sh", "bench/machine.sh", "bench/make_tables.py"):
             self.write(path, (ROOT / path).read_text())
         self.write("cmake/build_release.sh", "")
@@ -46,18 +65,7 @@ name = next(argument for argument in sys.argv if argument.startswith("--json="))
 pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
 """)
         (self.folder / "build/release/bin/attention_bench").chmod(0o755)
-        self.git("init", "-q")
-        self.git("add", "-A")
-        self.git("commit", "-qm", "first")
-
-    def write(self, path, text):
-        path = self.folder / path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def git(self, *arguments):
-        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e", *arguments], cwd=self.folder, check=True,
-                       capture_output=True)
+        self.commit_all()
 
     def run_script(self, **environment):
         return subprocess.run(["bash", "bench/run.sh", "attention"], cwd=self.folder, capture_output=True, text=True,
@@ -95,8 +103,7 @@ pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
         done = self.run_script()
         self.assertEqual(done.returncode, 1)
         self.assertIn("changes that are not committed", done.stderr)
-        self.git("add", "-A")
-        self.git("commit", "-qm", "second")
+        self.commit_all()
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=self.folder, text=True).strip()
         self.assertEqual(self.run_script().returncode, 0)
         self.assertIn(f"commit {commit};", self.document())
@@ -124,13 +131,45 @@ class TtftTables(unittest.TestCase):
                 path.write_text(json.dumps(self.RUN | run))
             return make_tables.ttft_tables(paths)
 
-    def test_a_first_token_alone_is_no_generation(self):
-        alone = {"shape": "alone", "repeats": 5, "generated_tokens": 1}
-        text = self.tables(alone, {"shape": "more", "repeats": 3, "generated_tokens": 9})
+    def test_each_case_has_one_row_and_generation_has_tables_of_its_own(self):
+        text = self.tables({"shape": "alone", "repeats": 5, "generated_tokens": 1},
+                           {"shape": "more", "repeats": 3, "generated_tokens": 9})
         self.assertIn("Medians of 3 or 5 runs.", text)
-        self.assertEqual(text.count("| alone |"), 1)
-        self.assertEqual(text.count("| more |"), 2)
-        self.assertNotIn("Prompt and generation", self.tables(alone))
+        for shape in ("alone", "more"):
+            self.assertEqual(text.count(f"| {shape} |"), 1)
+        self.assertNotIn("after the first token", text)
+
+
+class Quality(Repository):
+    """bench/quality/run.sh with a stand-in for quality.py."""
+
+    SOURCES = ("include/a.hpp", "examples/a.cpp", "bench/evaluate/a.cpp", "bench/quality/a.py", "cmake/a.cmake", "CMakeLists.txt",
+               "CMakePresets.json")
+
+    def setUp(self):
+        super().setUp()
+        for path in ("bench/quality/run.sh", "bench/machine.sh"):
+            self.write(path, (ROOT / path).read_text())
+        self.write("bench/quality/quality.py", "import os\nprint('measures', os.environ['COMMIT'])\n")
+        self.write("docs/text.md", "text")
+        for path in self.SOURCES:
+            self.write(path, "first")
+        self.commit_all()
+
+    def test_changes_of_the_sources_are_refused(self):
+        run = ["bash", "bench/quality/run.sh"]
+        options = {"cwd": self.folder, "capture_output": True, "text": True, "env": os.environ | {"BIN": "bin"}}
+        self.write("docs/text.md", "changed")
+        done = subprocess.run(run, **options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("measures", done.stdout)
+        for path in (*self.SOURCES, "bench/quality/new.py"):
+            self.write(path, "changed")
+            done = subprocess.run(run, **options)
+            self.assertEqual(done.returncode, 1, path)
+            self.assertIn("changes that are not committed", done.stderr)
+            self.assertNotIn("measures", done.stdout)
+            self.commit_all()
 
 
 if __name__ == "__main__":
