@@ -1,6 +1,7 @@
 #include "examples/llama/checkpoint/model_config.hpp"
 
-#include <limits>
+#include <algorithm>
+#include <array>
 
 #include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/error.hpp"
@@ -84,23 +85,43 @@ class Fields {
 
 enum class Family { llama, mistral, qwen2 };
 
+struct KnownFamily {
+  Family family;
+  std::string_view architecture, model_type;
+};
+constexpr std::array known_families{KnownFamily{Family::llama, "LlamaForCausalLM", "llama"},
+                                    KnownFamily{Family::mistral, "MistralForCausalLM", "mistral"},
+                                    KnownFamily{Family::qwen2, "Qwen2ForCausalLM", "qwen2"}};
+
+/// The family is that of "architectures"; a file without it has it from "model_type".
 Family read_family(const Fields& fields, ModelConfig& config) {
-  constexpr std::string_view supported = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM";
-  const Json& list = fields.required("architectures");
+  constexpr std::string_view architectures = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM";
+  if (!fields.has("architectures")) {
+    if (!fields.has("model_type"))
+      reject(fields.place(), "field \"architectures\" is missing, and so is \"model_type\"");
+    const Json& type = *fields.find("model_type");
+    for (const KnownFamily& known : known_families) {
+      if (type != known.model_type) continue;
+      config.architecture = known.architecture;
+      return known.family;
+    }
+    fields.unsupported("model_type", type, "llama, mistral, qwen2");
+  }
+  const Json& list = *fields.find("architectures");
   if (!list.is_array() || list.size() != 1 || !list[0].is_string())
-    fields.unsupported("architectures", list, fmt::format("a list of one of {}", supported));
+    fields.unsupported("architectures", list, fmt::format("a list of one of {}", architectures));
   config.architecture = list[0].get<std::string>();
-  if (config.architecture == "LlamaForCausalLM") return Family::llama;
-  if (config.architecture == "MistralForCausalLM") return Family::mistral;
-  if (config.architecture == "Qwen2ForCausalLM") return Family::qwen2;
-  fields.unsupported("architectures", list, supported);
+  for (const KnownFamily& known : known_families) {
+    if (config.architecture == known.architecture) return known.family;
+  }
+  fields.unsupported("architectures", list, architectures);
 }
 
 /// Refuses what would silently give other results.
 void check_supported(const Fields& fields, Family family) {
   // transformers has a default for a missing activation, and fails for null.
-  if (const Json* act = fields.find("hidden_act"); act != nullptr && *act != "silu")
-    fields.unsupported("hidden_act", *act, "\"silu\"");
+  if (const Json* act = fields.find("hidden_act"); act != nullptr && *act != "silu" && *act != "swish")
+    fields.unsupported("hidden_act", *act, "\"silu\" and its other name \"swish\"");
   if (family == Family::llama)
     for (const char* name : {"attention_bias", "mlp_bias"})
       if (fields.flag(name)) fields.unsupported(name, true, "false");
@@ -173,8 +194,14 @@ void read_rope(const Fields& fields, ModelConfig& config) {
                               rope.has("original_max_position_embeddings")
                                   ? rope.integer("original_max_position_embeddings", 1, ModelLimits::context)
                                   : config.context};
+  } else if (type == "dynamic") {
+    // The base grows with a sequence that is longer than the context, which check_length refuses. Up to there the
+    // angles are those without scaling, unless the context that counts is another one.
+    rope.number("factor", 1, max_factor);
+    if (rope.has("original_max_position_embeddings"))
+      reject(inner_place, "\"dynamic\" with \"original_max_position_embeddings\" is not supported, only without it");
   } else if (type != "default") {
-    rope.unsupported(type_field, type, "\"default\", \"linear\", \"llama3\"");
+    rope.unsupported(type_field, type, "\"default\", \"linear\", \"dynamic\", \"llama3\"");
   } else {
     if (!rope.has(type_field) && rope.has("factor"))
       reject(inner_place, "there is a \"factor\" and no \"rope_type\" that says what it does");
@@ -183,8 +210,23 @@ void read_rope(const Fields& fields, ModelConfig& config) {
   }
 }
 
+/// Whether any layer of a Qwen2 model with `layers` has the window: those that "layer_types" says, else those from
+/// "max_window_layers" on.
+bool qwen2_uses_window(const Fields& fields, Index layers) {
+  if (!fields.flag("use_sliding_window")) return false;
+  if (fields.has("layer_types")) {
+    const Json& types = *fields.find("layer_types");
+    if (!types.is_array()) fields.unsupported("layer_types", types, "a list with a name for each layer");
+    return std::ranges::find(types, "sliding_attention") != types.end();
+  }
+  constexpr Index when_missing = 28;  // transformers' default
+  const Json* given = fields.find("max_window_layers");
+  const Index first = given ? fields.integer("max_window_layers", *given, 0, ModelLimits::layers) : when_missing;
+  return first < layers;
+}
+
 void read_sliding_window(const Fields& fields, Family family, ModelConfig& config) {
-  const bool used = family == Family::mistral || (family == Family::qwen2 && fields.flag("use_sliding_window"));
+  const bool used = family == Family::mistral || (family == Family::qwen2 && qwen2_uses_window(fields, config.layers));
   if (!used) return;
   constexpr Index when_missing = 4096;  // transformers' default of both; null means none
   if (!fields.find("sliding_window"))

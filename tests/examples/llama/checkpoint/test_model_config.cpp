@@ -106,6 +106,10 @@ TEST_CASE("rotary positions: transformers 4 and 5 say the same") {
   CHECK(plain.rope_theta == 1e6);
   CHECK(plain.rope_scaling == RopeScaling(NoRopeScaling{}));
   CHECK(read(llama_json({{"rope_scaling", nullptr}})).rope_scaling == RopeScaling(NoRopeScaling{}));
+  // Within the context, the only one that check_length allows, transformers' angles of "dynamic" are those without.
+  for (const char* place : {"rope_scaling", "rope_parameters"})
+    CHECK(read(llama_json({{place, {{"rope_type", "dynamic"}, {"factor", 2.0}}}})).rope_scaling ==
+          RopeScaling(NoRopeScaling{}));
 
   Json without_original = llama3;
   without_original.erase("original_max_position_embeddings");
@@ -114,10 +118,14 @@ TEST_CASE("rotary positions: transformers 4 and 5 say the same") {
 }
 
 TEST_CASE("rotary positions that are not supported or make no sense are refused") {
-  for (const char* type : {"yarn", "dynamic", "longrope", "mrope"})
+  for (const char* type : {"yarn", "longrope", "mrope"})
     for (const char* place : {"rope_scaling", "rope_parameters"})
       rejects(llama_json({{place, {{"rope_type", type}, {"factor", 2.0}}}}),
-              {place, "\"rope_type\" is", type, "\"default\", \"linear\", \"llama3\""});
+              {place, "\"rope_type\" is", type, "\"default\", \"linear\", \"dynamic\", \"llama3\""});
+  rejects(
+      llama_json({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 64}}}}),
+      {"rope_scaling", "\"dynamic\" with \"original_max_position_embeddings\""});
+  rejects(llama_json({{"rope_scaling", {{"type", "dynamic"}}}}), {"\"factor\" is missing"});
   rejects(llama_json({{"rope_scaling", {{"type", "linear"}}}}), {"rope_scaling", "\"factor\" is missing"});
   rejects(llama_json({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}), {"\"factor\" is 0.5", "1 to"});
   rejects(llama_json({{"rope_scaling", "linear"}}), {"rope_scaling", "expected a JSON object"});
@@ -137,10 +145,21 @@ TEST_CASE("sliding windows: Mistral's always, Qwen2's only when it is switched o
   CHECK(read(llama_json(mistral)).sliding_window == 4096);
   CHECK_FALSE(read(llama_json(qwen + Json{{"sliding_window", 32}})).sliding_window.has_value());
   CHECK_FALSE(read(llama_json(qwen + Json{{"sliding_window", 32}, {"use_sliding_window", false}})).sliding_window);
-  CHECK(read(llama_json(qwen + Json{{"sliding_window", 32}, {"use_sliding_window", true}})).sliding_window == 32);
+  const Json windowed = qwen + Json{{"sliding_window", 32}, {"use_sliding_window", true}};
+  CHECK(read(llama_json(windowed + Json{{"max_window_layers", 0}})).sliding_window == 32);
+  CHECK(read(llama_json(windowed + Json{{"max_window_layers", 2}})).sliding_window == 32);
+  CHECK_FALSE(read(llama_json(windowed + Json{{"max_window_layers", 3}})).sliding_window.has_value());
+  CHECK_FALSE(read(llama_json(windowed)).sliding_window.has_value());  // transformers' default is 28
+  CHECK(read(llama_json(windowed + Json{{"num_hidden_layers", 29}})).sliding_window == 32);
+  const Json full = {"full_attention", "full_attention", "full_attention"};
+  const Json mixed = {"full_attention", "full_attention", "sliding_attention"};
+  CHECK_FALSE(read(llama_json(windowed + Json{{"max_window_layers", 0}, {"layer_types", full}})).sliding_window);
+  CHECK(read(llama_json(windowed + Json{{"layer_types", mixed}})).sliding_window == 32);
   CHECK_FALSE(read(llama_json({{"sliding_window", 32}})).sliding_window.has_value());
   rejects(llama_json(mistral + Json{{"sliding_window", 0}}), {"\"sliding_window\" is 0"});
   rejects(llama_json(qwen + Json{{"use_sliding_window", "no"}}), {"\"use_sliding_window\" is \"no\""});
+  rejects(llama_json(windowed + Json{{"max_window_layers", nullptr}}), {"\"max_window_layers\" is null"});
+  rejects(llama_json(windowed + Json{{"layer_types", "full_attention"}}), {"\"layer_types\" is \"full_attention\""});
 }
 
 TEST_CASE("a sequence may be as long as the window and the context, no longer") {
@@ -161,11 +180,24 @@ TEST_CASE("Qwen2 has biases on queries, keys and values; the others may not ask 
   rejects(llama_json({{"mlp_bias", true}}), {"\"mlp_bias\" is true"});
 }
 
+TEST_CASE("without architectures the family is that of model_type") {
+  const auto typed = [](const Json& type) { return without({"architectures"}, {{"model_type", type}}); };
+  CHECK(read(typed("llama")).architecture == "LlamaForCausalLM");
+  CHECK(read(typed("mistral")).architecture == "MistralForCausalLM");
+  CHECK(read(typed("mistral")).sliding_window == 4096);
+  CHECK(read(typed("qwen2")).architecture == "Qwen2ForCausalLM");
+  CHECK(read(typed("qwen2")).qkv_bias);
+  CHECK(read(llama_json({{"architectures", nullptr}})).architecture == "LlamaForCausalLM");
+  rejects(typed("gemma"), {"\"model_type\" is \"gemma\"", "llama, mistral, qwen2"});
+  rejects(typed(5), {"\"model_type\" is 5"});
+  rejects(without({"architectures", "model_type"}), {"\"architectures\" is missing", "\"model_type\""});
+}
+
 TEST_CASE("models of other kinds are refused by name") {
   rejects(llama_json({{"architectures", {"GemmaForCausalLM"}}}), {"\"architectures\"", "Gemma", "Qwen2ForCausalLM"});
   rejects(llama_json({{"architectures", Json::array()}}), {"\"architectures\" is []"});
   rejects(llama_json({{"architectures", "LlamaForCausalLM"}}), {"\"architectures\"", "a list of one"});
-  rejects(without({"architectures"}), {"\"architectures\" is missing"});
+  CHECK_NOTHROW(read(llama_json({{"hidden_act", "swish"}})));  // the same function
   rejects(llama_json({{"hidden_act", "gelu"}}), {"\"hidden_act\" is \"gelu\"", "\"silu\""});
   rejects(llama_json({{"hidden_act", nullptr}}), {"\"hidden_act\" is null", "\"silu\""});
   rejects(llama_json({{"rope_scaling", {{"factor", 4.0}}}}), {"rope_scaling", "\"factor\"", "no \"rope_type\""});
