@@ -223,3 +223,37 @@ TEST_CASE_TEMPLATE("aux cache: assigned to itself it stays what it was", Storage
   test.cache = std::move(same);
   test.drain(context);
 }
+
+TEST_CASE_TEMPLATE("aux cache: positions, ranges and slots that are not there are refused and change nothing", Storage,
+                   LAZYLLM_STORAGES) {
+  using T = typename Storage::value_type;
+  cpu::Context context;
+  std::mt19937 random(7);
+  Checked<Storage> test;
+  test.park(context, {2, 4, 6}, random);
+  AuxCache<Storage>& cache = test.cache;
+  for (const Position absent : {-5, 3, 7, 1000}) {
+    CAPTURE(absent);
+    CHECK(cache.slot(absent) == AuxCache<Storage>::no_slot);
+    CHECK_FALSE(cache.holds(absent));
+    std::vector<T> hidden(2 * width);
+    std::vector<RowCopy<T>> copies;
+    const std::vector<Position> positions{2, absent};
+    const std::vector<Index> to{0, 1};
+    CHECK_THROWS_AS(cache.revive(positions, RowsView<T>(hidden.data(), 2, width), to, copies), invalid_argument);
+    CHECK(copies.empty());
+    CHECK_THROWS_AS(cache.unlink(absent), invalid_argument);
+    cache.forget(absent);
+    test.check();
+  }
+  CHECK_THROWS_WITH_AS(cache.unlink(3), "lazyllm: AuxCache::unlink: the token at position 3 is not parked",
+                       invalid_argument);
+  CHECK_THROWS_WITH_AS(cache.truncate(-5), "lazyllm: AuxCache::truncate: -5 tokens is out of range, at least 0",
+                       invalid_argument);
+  CHECK_THROWS_AS(cache.erase(-1, 2), invalid_argument);
+  CHECK_THROWS_AS(cache.erase(4, 3), invalid_argument);
+  CHECK_THROWS_AS(cache.release(cache.slot(3)), invalid_argument);
+  CHECK_THROWS_AS(cache.release(1 << 20), invalid_argument);
+  test.check();
+  test.drain(context);
+}

@@ -1,12 +1,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "lazyllm/engine/dense_plan.hpp"
+#include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/engine/plan_builder.hpp"
 
@@ -80,6 +82,34 @@ TEST_CASE("plan: only the last layer needs the output rows only") {
   CHECK(dense.layer(1, 2).outputs_only());
   CHECK(dense.layer(1, 2).layer() == 1);
   CHECK(dense.layer(1, 2).layers() == 2);
+}
+
+TEST_CASE("plan: an empty batch has the most special mask") {
+  DensePlan dense;
+  CHECK(dense.layer(0, 2).mask() == Mask::causal);
+  dense.start({});
+  CHECK(dense.layer(0, 2).mask() == Mask::causal);
+}
+
+TEST_CASE("dense plan: numbers out of range are refused and the last plan stays") {
+  constexpr Index max_tokens = std::numeric_limits<Position>::max();
+  DensePlan dense;
+  dense.start(2, 3);
+  const auto start = [&](Index history, Index new_tokens, Index outputs) {
+    // The first sequence is right: none of the batch may be planned.
+    dense.start(std::vector<DensePlan::Extent>{{0, 7, 1}, {history, new_tokens, outputs}});
+  };
+  CHECK_THROWS_WITH_AS(start(-1, 1, 1), "lazyllm: DensePlan::start: history -1 is out of range 0 to 2147483647",
+                       invalid_argument);
+  CHECK_THROWS_WITH_AS(start(5, -1, 0), "lazyllm: DensePlan::start: new_tokens -1 is out of range 0 to 2147483642",
+                       invalid_argument);
+  CHECK_THROWS_AS(start(max_tokens, 1, 1), invalid_argument);
+  CHECK_THROWS_AS(start(1, 3, -1), invalid_argument);
+  CHECK_THROWS_WITH_AS(start(1, 3, 4), "lazyllm: DensePlan::start: outputs 4 is out of range 0 to 3", invalid_argument);
+  CHECK(list(dense.layer(0, 2).positions()) == List{2, 3, 4});
+  start(1, 3, 3);
+  start(4, 0, 0);  // a sequence that does nothing
+  CHECK(list(dense.layer(0, 2).positions()) == List{0, 1, 2, 3, 4, 5, 6});
 }
 
 TEST_CASE("plan: random ragged batches against the definitions, with one set of builder used again") {

@@ -37,7 +37,7 @@ MODELS = {
 # A turn is (chunk lengths, tokens to generate). Of the tokens generated in a turn the last is fed with the next turn.
 PLAIN = [([40], 24)]
 CASES = [
-    # name, model, schedule, score, protect first, protect last, turns
+    # name, model, schedule, score, protect first, protect last, turns, and where it is limited the number of revived tokens
     ("dense", "mha_4_layers", "dense", "last", 0, 0, PLAIN),
     ("keep_everything", "gqa2_6_layers", "1:1.0,3:1.0,5:1.0", "last", 0, 0, PLAIN),
     ("paper_3", "gqa4_3_layers", "paper", "last", 0, 0, [([64], 26)]),
@@ -79,6 +79,8 @@ CASES = [
     ("second_turn", "gqa4_8_layers", "2:0.6,4:0.5,6:0.5", "last", 0, 0, [([30], 12), ([11], 16)]),
     ("second_turn_mean", "llama3_4_layers", "1:0.5,2:0.6", "mean:4+pool:3", 2, 0, [([26], 12), ([9, 4], 16)]),
     ("three_turns_mass", "qwen2_5_layers", "top-p@1:0.8,3:0.6", "mean:2", 2, 2, [([25], 10), ([8], 10), ([1], 10)]),
+    ("max_revived_2", "gqa2_6_layers", "1:0.6,2:0.6,3:0.6,4:0.6", "last", 0, 0, [([80], 40)], 2),
+    ("max_revived_protected", "qwen2_5_layers", "1:0.5,2:0.5,3:0.5,4:0.5", "mean:3+pool:3", 6, 2, [([70], 12), ([20], 24)], 1),
 ]
 # Decode steps that must revive something. Some cases have nothing to revive, and mild schedules run out of parked tokens.
 REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0}
@@ -172,8 +174,8 @@ def check_against_transformers(folder, model):
 def run(model, case, chunks_of_turns):
     """All steps of a case: each turn feeds its chunks, the first with the token that is left of the turn before.
     Stops early where a step hangs on rounding."""
-    _, _, schedule, score, protect_first, protect_last, turns = case
-    lazy = LazyLLM(model, schedule, score, protect_first, protect_last)
+    _, _, schedule, score, protect_first, protect_last, turns, *max_revived = case
+    lazy = LazyLLM(model, schedule, score, protect_first, protect_last, *max_revived)
     steps, kinds, left = [], [], []
     for chunks, (_, generate) in zip(chunks_of_turns, turns):
         for i in range(len(chunks) + generate - 1):
@@ -206,7 +208,7 @@ def what_is_wrong(case, steps, kinds):
 
 
 def write_case(case, model, narrow_model):
-    name, model_name, schedule, score, protect_first, protect_last, turns = case
+    name, model_name, schedule, score, protect_first, protect_last, turns, *max_revived = case
     why = []
     for seed in range(200):
         random = np.random.default_rng([seed, *name.encode()])
@@ -233,6 +235,7 @@ def write_case(case, model, narrow_model):
         "score": score,
         "protect_first": protect_first,
         "protect_last": protect_last,
+        **({"max_revived": max_revived[0]} if max_revived else {}),
         "layers": model.layers,
         "vocabulary": VOCABULARY,
         "logits": f"cases/{name}.f32",

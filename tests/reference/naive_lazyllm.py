@@ -162,11 +162,12 @@ class Step:
 class LazyLLM:
     """One sequence. Every call of step() appends its tokens and starts at layer 0 with all tokens so far."""
 
-    def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0):
+    def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0, max_revived=None):
         self.model = model
         self.top_p, self.points = parse_schedule(schedule, model.layers)
         self.scoring = Scoring.parse(score)
         self.protect_first, self.protect_last = protect_first, protect_last
+        self.max_revived = math.inf if max_revived is None else max_revived
         self.length = 0
         self.kv_cache = [{} for _ in range(model.layers)]  # position -> (key, value)
         self.aux_cache = [{} for _ in range(model.layers - 1)]  # position -> hidden state that left the layer
@@ -205,7 +206,8 @@ class LazyLLM:
             if layer + 1 < model.layers:
                 scores_of_layers.append(self.scores_of_layer(active, new, probabilities))
             if layer + 1 in self.points:
-                kept = self.select(active, self.scores(active, scores_of_layers), self.points[layer + 1], record)
+                scores = self.scores(active, scores_of_layers)
+                kept = self.select(active, scores, self.points[layer + 1], self.aux_cache[layer], record)
                 for position in [position for position in hidden if position not in kept]:
                     assert not any(position in parked for parked in self.aux_cache)
                     self.aux_cache[layer][position] = hidden.pop(position)
@@ -233,9 +235,11 @@ class LazyLLM:
         reach = self.scoring.pool // 2
         return {position: max(scores[max(0, i - reach) : i + reach + 1]) for i, position in enumerate(active)}
 
-    def select(self, active, scores, fraction, record):
-        last = active[-1]
-        kept = [p for p in active if p == last or p < self.protect_first or p >= self.length - self.protect_last]
+    def protects(self, position):
+        return position < self.protect_first or position >= self.length - max(self.protect_last, 1)
+
+    def select(self, active, scores, fraction, parked, record):
+        kept = [p for p in active if self.protects(p)]
         candidates = sorted((p for p in active if p not in kept), key=lambda p: (-scores[p], p))
         if self.top_p:
             total, held = sum(scores.values()), sum(scores[p] for p in kept)
@@ -249,8 +253,21 @@ class LazyLLM:
             count = max(1, math.ceil(fraction * len(active) - 1e-9))
             taken = max(0, count - len(kept))
             kept, candidates = kept + candidates[:taken], candidates[taken:]
-        chosen = [scores[p] for p in kept if p != last and self.protect_first <= p < self.length - self.protect_last]
-        for dropped in (scores[p] for p in candidates):
+        self.note_cut([scores[p] for p in kept if not self.protects(p)], [scores[p] for p in candidates], record)
+        return sorted(self.limit_revived(kept, scores, parked, record))
+
+    def limit_revived(self, kept, scores, parked, record):
+        """Of the kept tokens that are parked here the lowest-scored ones beyond the limit stay parked. Nothing replaces them."""
+        sure = [p for p in kept if p in parked and self.protects(p)]
+        others = sorted((p for p in kept if p in parked and not self.protects(p)), key=lambda p: (-scores[p], p))
+        room = max(self.max_revived, len(sure)) - len(sure)
+        if len(others) <= room:
+            return kept
+        revived, left = others[:room], others[room:]
+        self.note_cut([scores[p] for p in revived], [scores[p] for p in left], record)
+        return [p for p in kept if p not in left]
+
+    def note_cut(self, chosen, dropped, record):
+        for score in dropped:
             # Equal scores come from neighbour pooling, which copies one value: they stay equal in any precision.
-            record.margin = min([record.margin] + [abs(value - dropped) / value for value in chosen if value != dropped])
-        return sorted(kept)
+            record.margin = min([record.margin] + [abs(value - score) / value for value in chosen if value != score])

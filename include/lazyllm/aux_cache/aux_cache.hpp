@@ -8,6 +8,7 @@
 
 #include "lazyllm/aux_cache/storage.hpp"
 #include "lazyllm/backend/operations.hpp"
+#include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
 
@@ -64,28 +65,32 @@ class AuxCache {
     if (!from.empty()) copies.push_back({hidden, from, storage_.rows(), parked_slots_});
   }
 
-  /// Appends to `copies` what revives `positions`, which must all be parked: the row of `positions[i]` goes to row
-  /// `to[i]` of `hidden`. Their slots are valid until the next `revive`; `forget` gives them back.
+  /// Appends to `copies` what revives `positions`: the row of `positions[i]` goes to row `to[i]` of `hidden`. Their
+  /// slots are valid until the next `revive`; `forget` gives them back. Throws `invalid_argument` if one is not parked.
   void revive(Positions positions, RowsView<value_type> hidden, std::span<const Index> to,
               std::vector<RowCopy<value_type>>& copies) {
     if (positions.empty()) return;
     revived_slots_.clear();
-    for (const Position position : positions) revived_slots_.push_back(slot(position));
+    for (const Position position : positions) revived_slots_.push_back(parked_slot("revive", position));
     copies.push_back({storage_.rows(), revived_slots_, hidden, to});
   }
 
-  /// The slot of a position, or `no_slot`.
+  /// The slot of a position, or `no_slot`; negative positions have none.
   Index slot(Position position) const {
-    return position < std::ssize(slot_of_) ? slot_of_[detail::to_size(position)] : no_slot;
+    const std::size_t place = detail::to_size(position);  // beyond all places for a negative one
+    return place < slot_of_.size() ? slot_of_[place] : no_slot;
   }
 
   /// Whether the token at `position` is parked.
   bool holds(Position position) const { return slot(position) != no_slot; }
 
-  /// Makes a token unparked and leaves its slot to the caller, who gives it back with `release` or `link`.
+  /// Makes a token unparked and leaves its slot to the caller, who gives it back with `release` or `link`. Throws
+  /// `invalid_argument` if it is not parked.
   Index unlink(Position position) {
+    const Index slot = parked_slot("unlink", position);
     --parked_;
-    return std::exchange(slot_of_[detail::to_size(position)], no_slot);
+    slot_of_[detail::to_size(position)] = no_slot;
+    return slot;
   }
 
   /// Parks a token, which must be unparked, in a slot that `unlink` has returned.
@@ -94,7 +99,7 @@ class AuxCache {
     ++parked_;
   }
 
-  /// Gives back a slot that `unlink` has returned.
+  /// Gives back a slot that `unlink` has returned, once. Throws `invalid_argument` for one that the storage has not.
   void release(Index slot) { storage_.release(slot); }
 
   /// Makes a token unparked and gives its slot back, if it has one.
@@ -102,14 +107,19 @@ class AuxCache {
     if (holds(position)) release(unlink(position));
   }
 
-  /// Forgets all tokens from position `tokens` on.
+  /// Forgets all tokens from position `tokens` on. Throws `invalid_argument` if that is negative.
   void truncate(Index tokens) {
+    if (tokens < 0) detail::fail("AuxCache::truncate: ", tokens, " tokens is out of range, at least 0");
     for (Index position = tokens; position < std::ssize(slot_of_); ++position) forget(static_cast<Position>(position));
     if (tokens < std::ssize(slot_of_)) slot_of_.erase(slot_of_.begin() + tokens, slot_of_.end());
   }
 
-  /// Forgets the tokens [first, last); those behind take their places.
+  /// Forgets the tokens [first, last); those behind take their places. Throws `invalid_argument` unless
+  /// 0 <= first <= last.
   void erase(Index first, Index last) {
+    if (first < 0 || last < first) {
+      detail::fail("AuxCache::erase: tokens ", first, " to ", last, " are no range, 0 <= first <= last");
+    }
     const Index end = std::ssize(slot_of_);
     for (Index position = first; position < std::min(last, end); ++position) forget(static_cast<Position>(position));
     if (first < end) slot_of_.erase(slot_of_.begin() + first, slot_of_.begin() + std::min(last, end));
@@ -140,6 +150,12 @@ class AuxCache {
   Index hidden_size() const { return storage_.hidden_size(); }  ///< elements of a row
 
  private:
+  Index parked_slot(const char* what, Position position) const {
+    const Index slot = this->slot(position);
+    if (slot == no_slot) detail::fail("AuxCache::", what, ": the token at position ", position, " is not parked");
+    return slot;
+  }
+
   void swap(AuxCache& other) noexcept {
     std::swap(storage_, other.storage_);
     std::swap(slot_of_, other.slot_of_);

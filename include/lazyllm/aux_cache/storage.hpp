@@ -64,8 +64,11 @@ class RowPool {
     }
   }
 
-  /// Gives a slot back. Throws nothing.
-  void release(Index slot) { free_.push_back(slot); }
+  /// Gives a slot back. Throws `invalid_argument` for a slot that the pool has not, and nothing else.
+  void release(Index slot) {
+    if (slot < 0 || slot >= listed_) detail::fail("Aux Cache: slot ", slot, " is out of range, below ", listed_);
+    free_.push_back(slot);
+  }
 
   RowsView<T> rows() const { return buffer_.rows(); }  ///< `[slots x hidden_size]`
   Index hidden_size() const { return hidden_size_; }   ///< elements of a row

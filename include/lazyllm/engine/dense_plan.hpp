@@ -1,7 +1,9 @@
 #pragma once
 
+#include <limits>
 #include <span>
 
+#include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/engine/plan_builder.hpp"
 #include "lazyllm/engine/positions.hpp"
@@ -19,8 +21,10 @@ class DensePlan {
     Index outputs = 1;     ///< the last rows, so many, are read after the last layer
   };
 
-  /// Plans a pass of a batch: the new tokens are the rows, all tokens are the keys.
+  /// Plans a pass of a batch: the new tokens are the rows, all tokens are the keys. Throws `invalid_argument` and keeps
+  /// the last plan if a number is negative, a sequence too long or has more outputs than new tokens.
   void start(std::span<const Extent> extents) {
+    for (const Extent& extent : extents) check(extent);
     plan_.clear();
     for (const Extent& extent : extents) {
       const Index tokens = extent.history + extent.new_tokens;
@@ -42,6 +46,18 @@ class DensePlan {
   }
 
  private:
+  static void check(const Extent& extent) {
+    constexpr Index max_tokens = std::numeric_limits<Position>::max();
+    const auto check = [](const char* what, Index value, Index max) {
+      if (value < 0 || value > max) {
+        detail::fail("DensePlan::start: ", what, " ", value, " is out of range 0 to ", max);
+      }
+    };
+    check("history", extent.history, max_tokens);
+    check("new_tokens", extent.new_tokens, max_tokens - extent.history);
+    check("outputs", extent.outputs, extent.new_tokens);
+  }
+
   detail::PlanBuilder plan_;
 };
 

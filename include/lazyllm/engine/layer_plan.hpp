@@ -73,8 +73,12 @@ class LayerPlan {
   std::span<const Index> key_indptr() const { return lists_->key_indptr; }     ///< `[sequences + 1]` into keys()
   std::span<const Index> outputs() const { return lists_->outputs; }           ///< `[sequences]` rows, the last ones
 
-  /// The most general mask that a sequence of the batch has.
-  Mask mask() const { return *std::ranges::max_element(lists_->masks); }
+  /// The most general mask that a sequence of the batch has, `causal` where there is none.
+  Mask mask() const {
+    Mask mask = Mask::causal;
+    for (const Mask of_sequence : lists_->masks) mask = std::max(mask, of_sequence);
+    return mask;
+  }
 
   /// The part of sequence `i`, counted in the order in which the sequences were given to the step.
   SequencePlan sequence(Index i) const {

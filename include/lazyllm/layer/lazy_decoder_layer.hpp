@@ -25,8 +25,13 @@ class LazyDecoderLayer {
   explicit LazyDecoderLayer(AttentionBlock attention, FeedForwardBlock feed_forward = {})
       : attention_(std::move(attention)), feed_forward_(std::move(feed_forward)) {}
 
-  /// Runs the layer on the running batch of `step`; the layers of a model once each, in their order. If anything
-  /// throws, the step is aborted. Where no sequence has rows, the blocks are not called.
+  /// Runs the layer on the running batch of `step`. If anything throws, the step is aborted. Where no sequence has
+  /// rows, the blocks are not called.
+  ///
+  /// Two things are the engine's contract, nothing checks them. The layers of a model run once each, in their order:
+  /// the step counts calls and cannot tell one layer's blocks from another's; a block that knows its layer can compare
+  /// it with `plan.layer()`. And the pruners of the step's entries stay as they are until the step ends: what a layer
+  /// keeps was planned with the options that they had when the step began.
   template <Backend Context, class Step>
   void forward(Context& context, Step& step) {
     using T = typename Step::value_type;

@@ -32,6 +32,9 @@ struct LazyFixture {
     lazyllm::AnyPolicy policy = lazyllm::parse_policy(content.at("schedule").get<std::string>(), layers);
     policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{policy, content.at("protect_last")};
     policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, content.at("protect_first")};
+    if (content.contains("max_revived")) {
+      policy = lazyllm::ReviveAtMost<lazyllm::AnyPolicy>{policy, content.at("max_revived")};
+    }
     return lazyllm::TokenPruner<lazyllm::AnyPolicy>(policy,
                                                     lazyllm::parse_score(content.at("score").get<std::string>()));
   }
