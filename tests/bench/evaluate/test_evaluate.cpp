@@ -10,6 +10,7 @@
 
 #include "tests/examples/llama/process.hpp"
 #include "tests/examples/llama/toy_model.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 using Json = nlohmann::json;
@@ -246,7 +247,7 @@ TEST_CASE("mistakes in the options") {
   check_fails(program.run({"--data", program.path("none.jsonl")}), 1, {"none.jsonl", "No such file"});
   check_fails(program.run({"--prompts", program.path("none.json")}), 1, {"none.json", "No such file"});
   check_fails(program.run({"--method", "compress", "--compressor", program.path("none.bin")}), 1, {"none.bin"});
-  const std::string fixture = std::string(LAZYLLM_SOURCE_DIR) + "/tests/reference/fixtures/lazyllm/models/mha_4_layers";
+  const std::string fixture = lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models/mha_4_layers";
   const test::TemporaryFolder folder;
   check_fails(program.run({"--method", "compress", "--compressor", test::ToyModel(folder, 1, 128).model}), 1,
               {"context of 128", "is 512"});

@@ -12,6 +12,7 @@
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "tests/bench/evaluate/toy_tokenizer.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 using test::ToyTokenizer;
@@ -25,7 +26,7 @@ constexpr Index kv_bytes_per_token = 2 * layers * 32 * sizeof(float);
 
 const AnyModel& model() {
   static const std::unique_ptr<AnyModel> model = [] {
-    const Checkpoint checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) /
+    const Checkpoint checkpoint(lazyllm::test::source_folder() /
                                 "tests/reference/fixtures/lazyllm/models/mha_4_layers");
     return open_model(checkpoint.config(), weights_of(checkpoint), {});
   }();

@@ -8,6 +8,7 @@
 
 #include "bench/evaluate/metrics.hpp"
 #include "examples/llama/files.hpp"
+#include "tests/support/source_folder.hpp"
 
 namespace llama::test {
 namespace {
@@ -19,7 +20,8 @@ using Texts = std::vector<std::string>;
 doctest::Approx close_to(double value) { return doctest::Approx(value).epsilon(1e-12); }
 
 json fixture(const std::string& name) {
-  return json::parse(std::ifstream(LAZYLLM_SOURCE_DIR "/tests/reference/fixtures/longbench_metrics/" + name));
+  return json::parse(
+      std::ifstream(lazyllm::test::source_folder() / "tests/reference/fixtures/longbench_metrics" / name));
 }
 
 Texts classes_of(const json& item) {

@@ -12,13 +12,13 @@
 #include "examples/calibrate/agreement.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/operations.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 
 namespace {
 
-const std::filesystem::path models =
-    std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models";
+const std::filesystem::path models = lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models";
 
 std::unique_ptr<AnyModel> open_named(const char* name) {
   const Checkpoint checkpoint(models / name);

@@ -17,6 +17,7 @@
 #include "tests/examples/ggml_engine/gguf_file.hpp"
 #include "tests/examples/llama/files.hpp"
 #include "tests/examples/llama/process.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace ggml_engine;
 using namespace ggml_engine::test;
@@ -27,7 +28,7 @@ namespace {
 /// The embedded model, as a Hugging Face checkpoint and as GGUF. For `qwen2` it gets biases.
 struct Embedded {
   explicit Embedded(GgufModel options = {}) {
-    const llama::Checkpoint checkpoint(LAZYLLM_SOURCE_DIR "/examples/models/tiny");
+    const llama::Checkpoint checkpoint(lazyllm::test::source_folder() / "examples/models/tiny");
     config = checkpoint.config();
     config.qkv_bias = options.architecture == "qwen2";
     biases = std::make_shared<std::vector<float>>(static_cast<std::size_t>(config.hidden_size));

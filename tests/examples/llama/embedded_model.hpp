@@ -1,13 +1,14 @@
 #pragma once
 
 #include <filesystem>
+#include "tests/support/source_folder.hpp"
 
 /// \file
 /// The embedded model, and a question that it can answer.
 
 namespace llama::test {
 
-inline const std::filesystem::path embedded_model = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny";
+inline const std::filesystem::path embedded_model = lazyllm::test::source_folder() / "examples/models/tiny";
 
 inline constexpr const char* embedded_prompt =
     "Document 1: A report on the round pillow. The bird waited under the gates once. The round pillow was owned by "

@@ -9,13 +9,14 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include "support/source_folder.hpp"
 
 namespace llama::test {
 
 /// A real input that the repository does not hold; may be absent.
 inline std::filesystem::path real_input(const std::string& name) {
   const char* folder = std::getenv("LAZYLLM_TEST_DATA");
-  return std::filesystem::path(folder ? folder : LAZYLLM_SOURCE_DIR "/../shared/data") / name;
+  return (folder ? std::filesystem::path(folder) : lazyllm::test::source_folder() / "../shared/data") / name;
 }
 
 /// A file that examples/models/fetch.sh or tests/reference/make_pretrained_reference.py makes; may be absent.

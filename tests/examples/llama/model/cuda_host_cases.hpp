@@ -23,6 +23,7 @@
 #include "tests/examples/llama/embedded_model.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
 #include "tests/support/runs.hpp"
+#include "tests/support/source_folder.hpp"
 
 /// \file
 /// Tests of the host on CUDA against the host on the CPU, for a device and for its emulation.
@@ -30,7 +31,7 @@
 namespace llama::test {
 
 inline Checkpoint small_checkpoint(const std::string& name) {
-  return Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models" / name);
+  return Checkpoint(lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models" / name);
 }
 
 inline constexpr const char* small_checkpoints[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers",

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "tests/examples/llama/process.hpp"
+#include "tests/support/source_folder.hpp"
 
 namespace llama::test {
 
 /// A small random checkpoint of four layers, which is run by token ids.
 inline const std::filesystem::path small_model =
-    std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models/mha_4_layers";
+    lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models/mha_4_layers";
 
 /// lazyllm-generate as a user runs it, in a folder of its own that goes away with the object.
 class GenerateProgram {

@@ -15,6 +15,7 @@
 #include "examples/llama/model/generate_program.hpp"
 #include "examples/llama/model/relative_error.hpp"
 #include "examples/llama/tokenizer/chat_template.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 using Json = nlohmann::json;
@@ -438,7 +439,7 @@ TEST_CASE("--threads does not change what is generated") {
 TEST_CASE("--chat puts the prompt in the model's chat template") {
   const test::GenerateProgram program;
   const std::filesystem::path model = program.path("model");
-  std::filesystem::copy(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny", model);
+  std::filesystem::copy(lazyllm::test::source_folder() / "examples/models/tiny", model);
   std::ofstream(model / "tokenizer_config.json")
       << R"({"chat_template": "{{ '<|im_start|>' + message['role'] }}", "bos_token": null, "eos_token": null})";
   const auto ids = open_chat_template(model).encode(*open_tokenizer(model), "Who made the red bowl?");

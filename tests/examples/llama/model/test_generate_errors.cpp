@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "examples/llama/model/generate_program.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 
@@ -108,7 +109,7 @@ TEST_CASE("prompts that cannot be run") {
   check_fails(program, {"--model", test::small_model, "--prompt", "x"}, 1, {"tokenizer.json", "mha_4_layers"});
   check_fails(program, {"--model", test::small_model, "--token-ids", program.path("ids"), "--chat"}, 1,
               {"--chat needs a text"});
-  const std::filesystem::path tiny = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny";
+  const std::filesystem::path tiny = lazyllm::test::source_folder() / "examples/models/tiny";
   check_fails(program, {"--model", tiny, "--prompt", "x", "--chat"}, 1,
               {"tokenizer_config.json: there is no chat_template"});
 }

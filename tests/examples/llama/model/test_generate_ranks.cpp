@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/examples/llama/model/generate_program.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama::test;
 
@@ -31,13 +32,13 @@ std::vector<std::string> with(std::vector<std::string> arguments, const std::vec
   return arguments;
 }
 
-const std::string tiny = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/models/tiny";
+const std::string tiny = lazyllm::test::source_folder() / "examples/models/tiny";
 
 }  // namespace
 
 TEST_CASE("generate with ranks: text and kept sets are those of one process") {
   const GenerateProgram program;
-  const std::string prompt = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "examples/prompts/lighthouse.txt";
+  const std::string prompt = lazyllm::test::source_folder() / "examples/prompts/lighthouse.txt";
   const std::vector<std::string> arguments = {
       "--model", tiny, "--prompt-file", prompt, "--schedule", "3:0.5,6:0.5,9:0.5", "--max-tokens", "8"};
   for (const std::string dtype : {"f32", "bf16"}) {

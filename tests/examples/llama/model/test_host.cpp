@@ -11,6 +11,7 @@
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/cpu.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 
@@ -19,7 +20,7 @@ namespace {
 constexpr const char* models[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers", "llama3_4_layers"};
 
 Checkpoint open(const std::string& name) {
-  return Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models" / name);
+  return Checkpoint(lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models" / name);
 }
 
 std::vector<TokenId> random_tokens(std::mt19937& random, Index count, Index vocab) {

@@ -2,11 +2,12 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "tests/examples/llama/model/lazy_fixture.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 
 TEST_CASE("kept sets, revivals and logits of every step equal those of the naive NumPy LazyLLM") {
-  const std::filesystem::path folder = std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm";
+  const std::filesystem::path folder = lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm";
   Index revived = 0;
   for (const std::string& name : test::LazyFixture::names(folder)) {
     CAPTURE(name);

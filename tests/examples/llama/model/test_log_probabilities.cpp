@@ -12,6 +12,7 @@
 #include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 using testing::check_rejected;
@@ -21,7 +22,7 @@ namespace {
 constexpr const char* models[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers", "llama3_4_layers"};
 
 Checkpoint open(const std::string& name) {
-  return Checkpoint(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/lazyllm/models" / name);
+  return Checkpoint(lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models" / name);
 }
 
 std::vector<TokenId> some_tokens(Index count) {

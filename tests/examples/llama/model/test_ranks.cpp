@@ -15,6 +15,7 @@
 #include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/shard.hpp"
+#include "tests/support/source_folder.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 using namespace llama;
@@ -23,7 +24,7 @@ using lazyllm::test::ThreadRanks;
 namespace {
 
 Checkpoint open(const std::string& name) {
-  const auto root = std::filesystem::path(LAZYLLM_SOURCE_DIR);
+  const auto root = lazyllm::test::source_folder();
   return Checkpoint(name == "tiny" ? root / "examples/models/tiny"
                                    : root / "tests/reference/fixtures/lazyllm/models" / name);
 }

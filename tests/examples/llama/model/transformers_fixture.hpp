@@ -16,11 +16,12 @@
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "tests/examples/llama/files.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
+#include "tests/support/source_folder.hpp"
 
 namespace llama::test {
 
 inline const std::filesystem::path transformers_folder =
-    std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/transformers";
+    lazyllm::test::source_folder() / "tests/reference/fixtures/transformers";
 
 /// A checkpoint, and the logits that Hugging Face transformers has after each of the first tokens.
 struct TransformersFixture {

@@ -8,12 +8,13 @@
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "tests/examples/llama/files.hpp"
+#include "tests/support/source_folder.hpp"
 
 namespace llama::test {
 
 /// The fixtures that tests/reference/make_tokenizer_fixtures.py writes.
 inline std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/tokenizer" / name;
+  return lazyllm::test::source_folder() / "tests/reference/fixtures/tokenizer" / name;
 }
 
 /// Texts with the ids and the decoded text that the Python packages give, see `fixture`.

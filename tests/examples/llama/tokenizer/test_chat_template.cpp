@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "support.hpp"
+#include "tests/support/source_folder.hpp"
 
 namespace llama::test {
 namespace {
@@ -11,7 +12,7 @@ using nlohmann::json;
 
 /// The file that tests/reference/make_chat_fixtures.py writes.
 json chat_cases() {
-  return json::parse(read(std::filesystem::path(LAZYLLM_SOURCE_DIR) / "tests/reference/fixtures/chat/cases.json"));
+  return json::parse(read(lazyllm::test::source_folder() / "tests/reference/fixtures/chat/cases.json"));
 }
 
 /// A folder with the tokenizer and the configuration of a case.
