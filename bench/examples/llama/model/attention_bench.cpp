@@ -12,7 +12,7 @@
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/kernels/cpu/attention.hpp"
-#include "examples/llama/kernels/cpu/block_kernels.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/interleaved.hpp"
@@ -83,7 +83,7 @@ nlohmann::ordered_json measure(const Options& options, Index keys, Index head_di
   const auto [rates, product_rates] = interleaved(options.repeats, run, product);
   std::vector<double> shares;
   for (std::size_t i = 0; i < rates.size(); ++i) shares.push_back(100 * rates[i] / product_rates[i]);
-  return {{"isa", block_kernels().isa},
+  return {{"isa", best_isa()},
           {"dtype", options.dtype},
           {"threads", options.threads},
           {"repeats", options.repeats},

@@ -14,7 +14,7 @@
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"
 #include "examples/llama/files/output_file.hpp"
-#include "examples/llama/kernels/cpu/block_kernels.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/model/cpu.hpp"
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
@@ -151,7 +151,7 @@ nlohmann::ordered_json run(const Options& options) {
   const double lazy_decode_ms = median_of(lazy_runs, decode);
   const double dense_rate = dense_runs[0].operations / dense_ms * 1e3;
   return {{"device", "cpu"},
-          {"isa", block_kernels().isa},
+          {"isa", best_isa()},
           {"shape", options.shape},
           {"dtype", options.dtype},
           {"weights", options.int8 ? "int8" : options.dtype},

@@ -41,8 +41,7 @@ struct BlockKernels {
   const char* isa;
 };
 
-/// One for each instruction set that this processor has, the best first. Where the build has oneDNN, its variable
-/// ONEDNN_MAX_CPU_ISA leaves out the better ones here, too.
+/// One for each instruction set that is `usable`, the best first; the last one is for every processor.
 std::span<const BlockKernels* const> usable_block_kernels();
 
 /// The best.

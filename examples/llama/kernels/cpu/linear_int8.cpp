@@ -165,7 +165,7 @@ bool multiply_int8(const Panels<std::int8_t>&, const std::uint8_t*, Index, Index
 template <class T>
 std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads) {
   const PanelKernel kernel = panel_kernel<std::int8_t>();
-  if (kernel == nullptr) fail("weights in int8 need a processor with AVX2");
+  if (kernel == nullptr) fail("weights in int8 need AVX2, which this processor has not, or ONEDNN_MAX_CPU_ISA hides");
   // Sums of 255 * 127 must fit 31 bits.
   constexpr Index most = 65536;
   if (weights.in > most) fail("weights in int8 have ", weights.in, " inputs, allowed are at most ", most);

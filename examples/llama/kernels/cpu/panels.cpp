@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "examples/llama/kernels/cpu/isa.hpp"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -233,38 +235,31 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   }
 }
 
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-
 }  // namespace
 
 template <>
 PanelKernel panel_kernel_avx2<float>() {
-  return has_avx2() ? kernel256<Floats256> : nullptr;
+  return usable(Isa::avx2) ? kernel256<Floats256> : nullptr;
 }
 template <>
 PanelKernel panel_kernel_avx2<Eigen::bfloat16>() {
-  return has_avx2() ? kernel256<Pairs256> : nullptr;
+  return usable(Isa::avx2) ? kernel256<Pairs256> : nullptr;
 }
 template <>
 PanelKernel panel_kernel_avx2<std::int8_t>() {
-  return has_avx2() ? kernel256<Fours256> : nullptr;
+  return usable(Isa::avx2) ? kernel256<Fours256> : nullptr;
 }
 template <>
 PanelKernel panel_kernel<float>() {
-  return has_avx512() ? kernel512<Floats512> : panel_kernel_avx2<float>();
+  return usable(Isa::avx512) ? kernel512<Floats512> : panel_kernel_avx2<float>();
 }
 template <>
 PanelKernel panel_kernel<Eigen::bfloat16>() {
-  return has_avx512() && __builtin_cpu_supports("avx512bf16") ? kernel512<Pairs512>
-                                                              : panel_kernel_avx2<Eigen::bfloat16>();
+  return usable(Isa::avx512_bf16) ? kernel512<Pairs512> : panel_kernel_avx2<Eigen::bfloat16>();
 }
 template <>
 PanelKernel panel_kernel<std::int8_t>() {
-  return has_avx512() && __builtin_cpu_supports("avx512vnni") ? kernel512<Fours512> : panel_kernel_avx2<std::int8_t>();
+  return usable(Isa::avx512_vnni) ? kernel512<Fours512> : panel_kernel_avx2<std::int8_t>();
 }
 
 #else

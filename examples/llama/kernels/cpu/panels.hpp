@@ -62,8 +62,8 @@ constexpr Index few_product_rows = 24;
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
-/// The fastest kernel for this processor, with AVX-512 (bfloat16: AVX512-BF16, int8: AVX512-VNNI) or AVX2; null if
-/// there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
+/// The fastest kernel, with AVX-512 (bfloat16: AVX512-BF16, int8: AVX512-VNNI) or AVX2, of those that are `usable`;
+/// null if there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
 template <class T>
 PanelKernel panel_kernel();
 /// The same where the processor had no AVX-512: for tests.
