@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 SECONDS = 60  # more means that a program hangs
+LEAST_ATTACKS, MOST_SECONDS = 800, 300  # of all areas together: fewer or longer is a failure of the attack itself
 MEMORY = 4 << 20  # KiB of address space
 # What a message must not have: words of a library that say neither place nor reason.
 NO_REASON = ("std::", "bad_alloc", "basic_", "json.exception", "cannot use at()", "type must be", "max_size", "stoi")
@@ -77,8 +78,9 @@ def problems_of(case, folder):
         problems.append(f"ends with {run.returncode}")
     elif run.returncode not in case.status:
         problems.append(f"ends with {run.returncode}, not one of {case.status}")
-    if any(ord(c) < 32 and c != "\n" or ord(c) == 127 or 128 <= ord(c) < 160 for c in err):
-        problems.append("control characters in the message")
+    for name, stream in (("message", err), ("standard output", run.stdout.decode("utf-8", "replace"))):
+        if any(ord(c) < 32 and c != "\n" or ord(c) == 127 or 128 <= ord(c) < 160 for c in stream):
+            problems.append(f"control characters in the {name}")
     if run.returncode in (1, 2) and "2>" not in case.streams:
         lines = err.splitlines()
         if not lines or len(lines) > 3 or len(err) > 5000:
@@ -153,6 +155,10 @@ def options():
             for value in ("-1", "0", "-9223372036854775808", "99999999999999999999999"):
                 if (name, value) not in (("--seconds", "0"), ("--threads", "0")):
                     yield Case("options", f"{program} {name}={value}", program, PROGRAMS[program](f"{name}={value}"))
+    for zeros in (308, 3000):
+        yield Case("options", f"ttft_bench --prompt of {zeros + 1} digits", "ttft_bench", bench(f"--prompt=1{'0' * zeros}"),
+                   place="--prompt", status=(2,),
+                   check=lambda folder, run: [] if len(run.stderr) < 300 else [f"a message of {len(run.stderr)} bytes"])
     for program, names in PATHS.items():
         for name in names:
             yield Case("options", f"{program} {name}=''", program, PROGRAMS[program](name, ""), place=name, status=(2,))
@@ -448,6 +454,17 @@ def outputs():
     for option in ("--json", "--trace", "--logits", "--report"):
         yield Case("outputs", f"generate {option} over --token-ids", "lazyllm-generate", generate(option, "ids"), place=option,
                    status=(1,), check=holds("ids", IDS))
+    text = ["--model", TINY, "--prompt-file", "prompt.txt", "--threads", "1", "--max-tokens", "1"]
+    yield Case("outputs", "generate --json over --prompt-file", "lazyllm-generate", [*text, "--json", "prompt.txt"],
+               place="--prompt-file", status=(1,), check=holds("prompt.txt", "red green blue"))
+    presets = (TINY / "schedules.json").read_text()
+    yield Case("outputs", "generate --json over --schedule @FILE", "lazyllm-generate",
+               [*text, "--schedule", "@presets.json", "--json", "presets.json"], {"presets.json": presets}, place="--schedule",
+               status=(1,), check=holds("presets.json", presets))
+    questions = json.dumps({"qasper": "{context}"})
+    yield Case("outputs", "evaluate --json over --prompts", "lazyllm-evaluate",
+               evaluate("--prompts", "prompts.json", "--json", "prompts.json"), {"prompts.json": questions}, place="--prompts",
+               status=(1,), check=holds("prompts.json", questions))
     for option in ("--json", "--resume"):
         yield Case("outputs", f"evaluate {option} over --data", "lazyllm-evaluate", evaluate(option, "data.jsonl"), place="--data",
                    status=(1,), check=holds("data.jsonl", json.dumps(LINE) + "\n"))
@@ -630,8 +647,15 @@ def main():
     for name, problems in bad:
         for problem in problems:
             print(f"{name}: {problem}")
-    print(f"{len(jobs)} attacks in {time.monotonic() - begin:.0f} s, {len(bad)} of them not withstood")
-    return 1 if bad else 0
+    seconds = time.monotonic() - begin
+    print(f"{len(jobs)} attacks in {seconds:.0f} s, {len(bad)} of them not withstood")
+    if wanted:
+        return 1 if bad else 0
+    if len(jobs) < LEAST_ATTACKS:
+        print(f"too few attacks, at least {LEAST_ATTACKS} are to run")
+    if seconds > MOST_SECONDS:
+        print(f"too long, at most {MOST_SECONDS} s are to pass")
+    return 1 if bad or len(jobs) < LEAST_ATTACKS or seconds > MOST_SECONDS else 0
 
 
 if __name__ == "__main__":

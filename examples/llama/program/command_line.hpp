@@ -58,7 +58,9 @@ requires std::is_arithmetic_v<Number> Number parse_number(const std::string& opt
   } else if (bounded_below || std::unsigned_integral<Number>) {
     expected += fmt::format(" of at least {}", range.least);
   }
-  throw CLI::ValidationError(option, fmt::format("{} is not {}", text.empty() ? "''" : text, expected));
+  constexpr std::size_t longest = 64;  // the reason behind the text must be seen
+  const std::string given = text.empty() ? "''" : text.size() > longest ? text.substr(0, longest) + "..." : text;
+  throw CLI::ValidationError(option, fmt::format("{} is not {}", given, expected));
 }
 
 /// Adds an option for a number, which must outlive the parsing.

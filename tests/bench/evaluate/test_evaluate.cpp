@@ -238,6 +238,7 @@ TEST_CASE("mistakes in the options") {
 #endif
   check_fails(program.run({"--limit", "0"}), 2, {"--limit: 0", "at least 1"});
   check_fails(program.run({"--seeds", "0"}), 2, {"--seeds: 0"});
+  check_fails(program.run({"--seed", "-1"}), 2, {"--seed: -1"});
   check_fails(program.run({"--speed-items", "-1"}), 2, {"--speed-items: -1"});
   check_fails(program.run({"--keep", "0", "--method", "random-drop"}), 1, {"keep 0", "(0, 1]"});
   check_fails(program.run({"--context", "513"}), 1, {"--context 513", "1 to 512"});

@@ -87,6 +87,16 @@ TEST_CASE("numbers: what an option is given is one, all of it, and in range") {
   }
 }
 
+TEST_CASE("numbers: of a long text the message shows the beginning") {
+  Index number = 0;
+  const std::string text = '1' + std::string(308, '0');
+  const Outcome outcome = run([] {}, {"--number", text.c_str()},
+                              [&](CLI::App& app) { add_number(app, "--number", number, "a number", {.least = 1}); });
+  CHECK(outcome.status == 2);
+  CHECK(outcome.err.find("--number: 1" + std::string(63, '0') + "... is not a whole number of at least 1") == 0);
+  CHECK(outcome.err.size() < 300);
+}
+
 TEST_CASE("numbers: they are read as decimal ones") {
   Index number = 0;
   std::vector<Index> list;
