@@ -243,7 +243,6 @@ TEST_CASE("allocations: none in chunks of a prompt; a prompt that waits at a dee
   CHECK(counted < 40);
 }
 
-#ifndef LAZYLLM_TEST_SANITIZED
 namespace {
 
 /// Lets each allocation of a step fail in turn. Each time the sequences must be what they were, and a second try must
@@ -314,4 +313,3 @@ TEST_CASE("allocations: each that fails leaves the sequences as they were, and n
     CHECK(failures > 100);
   }
 }
-#endif

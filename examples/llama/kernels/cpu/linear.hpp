@@ -26,6 +26,7 @@ class PackedWeights;
 
 /// A dense layer: rows x `[rows x in]` times transposed weights `[out x in]`, plus an optional bias `[out]`, summed in
 /// float. Owns the weights, packed for the GEMM library. One object serves several threads of the caller at a time.
+/// Bits do not depend on the context's number of threads, but for oneDNN's products on processors without AVX-512.
 /// `T` is `float` or `Eigen::bfloat16`.
 template <class T>
 class HostLinear {

@@ -79,6 +79,8 @@ void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs,
     linear.accumulate(two_threads, x.view(), sum.view());
     check_close(sum, expected_sum, tolerance<T>);
 
+    // With less than AVX-512 oneDNN has threads share the sums of a few rows.
+    if (library == GemmLibrary::automatic && !usable(Isa::avx512)) continue;
     Matrix<T> by_one(rows, out), by_five(rows, out);
     linear.apply(one_thread, x.view(), by_one.view());
     linear.apply(five_threads, x.view(), by_five.view());
