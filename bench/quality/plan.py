@@ -188,9 +188,12 @@ class Plan:
     @functools.cached_property
     def schedule_file(self):
         path = self.options.schedule_file
-        if not path.exists():
-            raise NoSchedules(f"{path} is missing: lazyllm-calibrate makes it, SCHEDULES names another")
-        presets, default = schedules.read_presets(path, self.layers)
+        if path.exists():
+            presets, default = schedules.read_presets(path, self.layers)
+        elif path == self.options.model / "schedules.json":
+            presets, default = schedules.automatic(self.layers), None
+        else:
+            raise NoSchedules(f"{path} is missing: lazyllm-calibrate makes it")
         if not any(preset.schedule for preset in presets.values()):
             raise ValueError(f"{path}: no preset prunes anything")
         return {name: preset for name, preset in presets.items() if preset.schedule}, default

@@ -9,6 +9,11 @@ import dataclasses
 import json
 import math
 import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from recommended import recommended  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,35 +47,6 @@ ASSUMED = {
     "bytes of an element": ("2", 2),
 }
 VALUE = {name: value for name, (_, value) in ASSUMED.items()}
-
-
-def recommended(layers, speedup):
-    """The preset `auto:SPEEDUPx` of lazyllm/pruner/recommended.hpp: {layers run: keep ratio}."""
-
-    def points_of(x):
-        points = {}
-        for i, weight in enumerate((1, 1, 0.5, 0.5)):
-            layer = min(max(math.floor((1 / 6 + i / 7) * layers + 0.5), 1), layers - 1)
-            if not points or layer > max(points):
-                points[layer] = round(x**weight * 1000) / 1000
-        return points
-
-    def speedup_of(points):
-        active, work = 1.0, 0.0
-        for layer in range(1, layers + 1):
-            work += 0.2 * active + 0.1 * active * active
-            active *= points.get(layer, 1)
-            work += 0.7 * active
-        return layers / work
-
-    slow, fast = 1.0, 0.05
-    for _ in range(30):
-        x = (slow + fast) / 2
-        if speedup_of(points_of(x)) >= speedup:
-            fast = x
-        else:
-            slow = x
-    return {layer: keep for layer, keep in points_of(fast).items() if keep < 1}
 
 
 def parts(count, ranks):
