@@ -1,5 +1,5 @@
 """Writes what Python's packages make of LongBench's prompts with the pretrained models that examples/models/fetch.sh makes:
-`make_pretrained_fixtures.py LONGBENCH_FOLDER`. The prompts themselves are not written. Formats: README.md.
+`make_pretrained_fixtures.py LONGBENCH_FOLDER [PART...]`. The prompts themselves are not written. Formats: README.md.
 
 fixtures/pretrained_ids.json has hashes of token ids; fixtures/pretrained has some logits of SmolLM2.
 """
@@ -127,30 +127,38 @@ def make_pruned(naive, prompt, tokens):
     write("pruned", prompt, steps, logits, **options, computed_total=len(lazy.computations))
 
 
-def make_steps(prompts):
-    shutil.rmtree(STEPS, ignore_errors=True)
-    (STEPS / "cases").mkdir(parents=True)
-    tokenizer = Tokenizer.from_file(str(CACHE / "smollm2" / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(CACHE / "smollm2", dtype=torch.float32, attn_implementation="eager")
-    files = ["hotpotqa.jsonl", "gov_report.jsonl", "lcc.jsonl"]
-    names = [f"dense_{file.removesuffix('.jsonl')}" for file in files]
-    for file, case in zip(files, names):
-        make_dense(case, model, *tokens_of(prompts, tokenizer, file, DENSE_TOKENS))
+def make_all_dense(prompts, tokenizer, model):
+    for file in ["hotpotqa.jsonl", "gov_report.jsonl", "lcc.jsonl"]:
+        make_dense(f"dense_{file.removesuffix('.jsonl')}", model, *tokens_of(prompts, tokenizer, file, DENSE_TOKENS))
+
+
+def make_one_pruned(prompts, tokenizer, model):
     with tempfile.TemporaryDirectory() as f32:  # NumPy has no bf16
         model.save_pretrained(f32)
         shutil.copy(CACHE / "smollm2" / "config.json", f32)
         naive = Model(f32)
-    make_pruned(naive, *tokens_of(prompts, tokenizer, files[0], PRUNED_TOKENS))
-    (STEPS / "cases.json").write_text(json.dumps([*names, "pruned"]) + "\n")
+    make_pruned(naive, *tokens_of(prompts, tokenizer, "hotpotqa.jsonl", PRUNED_TOKENS))
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("longbench", type=pathlib.Path)
+    p.add_argument("part", nargs="*", help="ids, dense, pruned (by default all)")
     options = p.parse_args()
+    parts = options.part or ["ids", "dense", "pruned"]
     prompts = list(longbench(options.longbench))
-    make_ids(prompts)
-    make_steps(prompts)
+    if "ids" in parts:
+        make_ids(prompts)
+    if {"dense", "pruned"} & set(parts):
+        (STEPS / "cases").mkdir(parents=True, exist_ok=True)
+        tokenizer = Tokenizer.from_file(str(CACHE / "smollm2" / "tokenizer.json"))
+        model = AutoModelForCausalLM.from_pretrained(CACHE / "smollm2", dtype=torch.float32, attn_implementation="eager")
+        if "dense" in parts:
+            make_all_dense(prompts, tokenizer, model)
+        if "pruned" in parts:
+            make_one_pruned(prompts, tokenizer, model)
+        names = sorted(path.stem for path in (STEPS / "cases").glob("*.json"))
+        (STEPS / "cases.json").write_text(json.dumps(names) + "\n")
 
 
 if __name__ == "__main__":
