@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [MODEL [PROMPT_FILE]] [OPTION…]: a model's answer with every token computed and with LazyLLM, side by side.
 # Without MODEL: the embedded model answers a question about some forty documents. A MODEL of models/models.txt is fetched
-# first, and asked about a keeper's log. Installs what is missing on a Debian machine; OPTIONs go to lazyllm-generate, such
-# as --schedule 4:0.5,8:0.5 or --report page.html.
+# first, and asked about a keeper's log. All but llama2.c files run in bf16. Installs what is missing on a Debian machine;
+# OPTIONs go to lazyllm-generate, such as --schedule 4:0.5,8:0.5, --dtype f32 or --report page.html.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -17,6 +17,7 @@ if (($#)) && [[ $1 != -* ]]; then
   shift
   prompt=(--prompt-file "$here/prompts/lighthouse.txt")
   defaults=()
+  if [[ -d $model ]]; then defaults=(--dtype bf16); fi  # half of f32's memory
   if [[ ! -e $model ]] && grep -q "^$model " "$here/models/models.txt"; then
     prompt=(--prompt-file "$here/prompts/keepers_log.txt")
     defaults=(--chat --dtype bf16 --schedule "@$here/models/presets/$model.json" --max-tokens 32)

@@ -10,6 +10,6 @@ echo "== Test =="
 log=build/release/Testing/Temporary/LastTest.log
 status=0
 ctest --preset release -j "$(nproc)" --no-tests=error "$@" | tee build/release/ctest.out || status=$?
-grep -h '^skipped: ' "$log" | sort -u || true
+sed -nE 's/^(.*MESSAGE: )?(skipped: )/\2/p' "$log" | sort -u
 grep 'tests passed' build/release/ctest.out || echo "No tests were run"
 exit "$status"

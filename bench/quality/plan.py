@@ -181,16 +181,19 @@ class NoSchedules(ValueError):
 class Plan:
     def __init__(self, options):
         self.options = options
-        config = json.loads((options.model / "config.json").read_text())
-        self.layers = config["num_hidden_layers"]
-        self.cost = schedules.Cost(config)
+        self.config = json.loads((options.model / "config.json").read_text())
+        self.layers = self.config["num_hidden_layers"]
+        self.cost = schedules.Cost(self.config)
 
     @functools.cached_property
     def schedule_file(self):
         path = self.options.schedule_file
-        if not path.exists():
-            raise NoSchedules(f"{path} is missing: lazyllm-calibrate makes it, SCHEDULES names another")
-        presets, default = schedules.read_presets(path, self.layers)
+        if path.exists():
+            presets, default = schedules.read_presets(path, self.layers)
+        elif path == self.options.model / "schedules.json":
+            presets, default = schedules.automatic(self.config), None
+        else:
+            raise NoSchedules(f"{path} is missing: lazyllm-calibrate makes it")
         if not any(preset.schedule for preset in presets.values()):
             raise ValueError(f"{path}: no preset prunes anything")
         return {name: preset for name, preset in presets.items() if preset.schedule}, default

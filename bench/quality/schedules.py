@@ -5,7 +5,13 @@ A schedule is a list of (layer, keep): after `layer` layers have run, the share 
 
 import json
 import math
+import pathlib
+import sys
 from dataclasses import dataclass, field
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import recommended  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,14 @@ def read_presets(path, layers):
     return {name: Preset(parse(preset["schedule"]),
                          {member: value for member, value in preset.items() if member not in ("schedule", "measured")})
             for name, preset in file["presets"].items()}, file.get("default")
+
+
+def automatic(config):
+    """{name: Preset} of those that the programs have for a model that nobody has calibrated; a name is a --schedule."""
+    layers, widths = config["num_hidden_layers"], recommended.widths_of(config)
+    return {f"auto:{speedup:g}x": Preset(tuple(recommended.recommended(layers, speedup, widths).items()),
+                                         recommended.options(speedup))
+            for speedup in (1.5, 2.34, 3)}
 
 
 class Cost:

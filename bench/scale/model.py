@@ -9,6 +9,11 @@ import dataclasses
 import json
 import math
 import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from recommended import Widths, recommended  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,36 +54,10 @@ def points_of(text):
     return {int(layer): float(keep) for layer, keep in (point.split(":") for point in text.split(","))}
 
 
-def recommended(model, speedup):
-    """The preset `auto:SPEEDUPx` of lazyllm/pruner/recommended.hpp: {layers run: keep ratio}."""
-    layers, width = model.layers, model.heads * model.head_dim
-    key_value, query_output = 2 * model.kv_heads * model.head_dim, 2 * width
-    attention, feed_forward = 2048 * width / model.hidden, 3 * model.intermediate
-
-    def cuts(x):
-        points = {}
-        for i, weight in enumerate((1, 1, 0.5, 0.5)):
-            layer = min(max(math.floor((1 / 6 + i / 7) * layers + 0.5), 1), layers - 1)
-            if not points or layer > max(points):
-                points[layer] = round(x**weight * 1000) / 1000
-        return points
-
-    def work_of(points):
-        active, work = 1.0, 0.0
-        for layer in range(1, layers):
-            work += (key_value + query_output) * active + attention * active * active
-            active *= points.get(layer, 1)
-            work += feed_forward * active
-        return work + key_value * active
-
-    slow, fast = 1.0, 0.05
-    for _ in range(30):
-        x = (slow + fast) / 2
-        if work_of({}) / work_of(cuts(x)) >= speedup:
-            fast = x
-        else:
-            slow = x
-    return {layer: keep for layer, keep in cuts(fast).items() if keep < 1}
+def automatic(model):
+    """The cuts of `auto:2.34x`."""
+    return recommended(model.layers, 2.34,
+                       Widths(model.hidden, model.heads, model.kv_heads, model.head_dim, model.intermediate))
 
 
 def parts(count, ranks):
@@ -209,7 +188,7 @@ PROMPTS = (4096, 32768, 131072)
 
 def curves():
     for model in (LLAMA_7B, LLAMA_70B):
-        schedule = recommended(model, 2.34)
+        schedule = automatic(model)
         for tokens in PROMPTS:
             points = [(d, seconds_on_devices(model, tokens, {}, d), seconds_on_devices(model, tokens, schedule, d)) for d in DEVICES]
             yield model, tokens, points
@@ -217,7 +196,7 @@ def curves():
 
 def stops_paying(model, devices, speedup):
     """The shortest prompt that pruning makes so much faster; None where the model cannot run."""
-    schedule = recommended(model, 2.34)
+    schedule = automatic(model)
     for tokens in (2**power * part // 4 for power in range(5, 16) for part in (4, 5, 6, 7)):
         dense = seconds_on_devices(model, tokens, {}, devices)
         if dense is None:
@@ -270,7 +249,7 @@ def svg():
 def pipeline_rows():
     for model in (LLAMA_7B, LLAMA_70B):
         for tokens in PROMPTS:
-            schedule = recommended(model, 2.34)
+            schedule = automatic(model)
             cut = model.layers // 2
             going_on = list(layers_of(model, tokens, schedule))[cut - 1][1]
             before = sum(rows for rows, _, numbers in layers_of(model, tokens, schedule) if numbers)

@@ -1,16 +1,20 @@
-"""Writes tests/reference/fixtures/chat/cases.json: chat templates as models of each family have them, and what
-transformers' apply_chat_template makes of prompts with the tokenizers of fixtures/tokenizer."""
+"""Writes tests/reference/fixtures/chat/: chat templates as models of each family have them, and what transformers'
+apply_chat_template makes of prompts with the tokenizers of fixtures/tokenizer; and what it puts before a text."""
 
 import json
 import pathlib
+import tempfile
 
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 
 ANSWER = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 TURNS = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
          "+ '\\n' }}{% endfor %}")
+VARIABLE = ("{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% else %}"
+            "{% set system_message = \"You are a goat's keeper.\" %}{% endif %}"
+            "{{ '<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}")
 HEADERS = ("{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
            "+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
            "{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
@@ -74,6 +78,8 @@ CASES = {
         "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful goat<|im_end|>\\n' }}{% endif %}"
         + TURNS + ANSWER),
     "chatml with tools": ("qwen", "<|endoftext|>", TOOLS),
+    "chatml with a variable for the system message": ("qwen", "<|endoftext|>", VARIABLE + TURNS + ANSWER),
+    "chatml that trims": ("qwen", "<|endoftext|>", TURNS.replace("message['content']", "message['content'] | trim") + ANSWER),
     "llama 2": ("llama2_metaspace", "<s>", instructions("[INST] ", " [/INST]", bos_each=True, system="<<SYS>>")),
     "llama 2 prepend": ("llama2_prepend", "<s>", instructions("[INST] ", " [/INST]", bos_each=True, system="<<SYS>>")),
     "llama 3": ("llama3", "<|begin_of_text|>", HEADERS),
@@ -86,6 +92,22 @@ CASES = {
 
 PROMPTS = ["Hello world", "  \n spaces around \t\n", "\u3000caf\u00e9 \u4f60\u597d",
            "a <|im_end|> inside </s>\n\nand more\n", "{{ bos_token }} \\n"]
+
+
+def bos_cases():
+    """What comes before a text, with and without BOS in tokenizer.json, whatever tokenizer_config.json says of it."""
+    whole = json.loads((FIXTURES / "tokenizer" / "llama2_metaspace.json").read_text())
+    for in_file in [True, False]:
+        content = whole if in_file else whole | {"post_processor": None}
+        for name in ["LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast"]:
+            for add in [None, True, False]:
+                config = {"tokenizer_class": name, "bos_token": "<s>"} | ({} if add is None else {"add_bos_token": add})
+                with tempfile.TemporaryDirectory() as folder:
+                    folder = pathlib.Path(folder)
+                    (folder / "tokenizer.json").write_text(json.dumps(content))
+                    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+                    ids = AutoTokenizer.from_pretrained(folder)("Hello world")["input_ids"]
+                yield {"in_file": in_file, "tokenizer_config": config, "text": "Hello world", "ids": ids}
 
 
 def main():
@@ -104,6 +126,7 @@ def main():
                       "encodings": encodings})
     text = json.dumps(cases, separators=(",", ":"))
     (FIXTURES / "chat" / "cases.json").write_text(text + "\n")
+    (FIXTURES / "chat" / "bos.json").write_text(json.dumps(list(bos_cases()), separators=(",", ":")) + "\n")
 
 
 main()

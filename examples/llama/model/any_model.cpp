@@ -1,8 +1,11 @@
 #include "examples/llama/model/any_model.hpp"
 
+#include <fstream>
+
 #include "examples/llama/base.hpp"
 #include "examples/llama/model/adapters.hpp"
 #include "examples/llama/model/cpu.hpp"
+#include "examples/llama/model/host_memory.hpp"
 #ifdef LLAMA_HAS_CUDA
 #include "examples/llama/model/cuda/cuda_model.hpp"
 #endif
@@ -22,6 +25,8 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
 #endif
   }
   if (device != "cpu") fail("--device ", device, " is not one of cpu and cuda");
+  std::ifstream meminfo("/proc/meminfo");
+  check_weights_fit(config, placement, available_bytes(meminfo));
   const CpuExecution execution(threads, int8 ? WeightFormat::int8 : WeightFormat::as_type);
   if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, execution, group);
   if (dtype == "bf16")

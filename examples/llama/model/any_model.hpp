@@ -76,8 +76,8 @@ class AnyModel {
 };
 
 /// Loads a model. Throws `std::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
-/// a build without CUDA, `lazyllm::cuda_error` without a CUDA device or enough of its memory, and what `weights`
-/// throws.
+/// a build without CUDA, `lazyllm::cuda_error` without a CUDA device or enough of its memory, `std::runtime_error`
+/// where Linux has less memory free than the weights need, and what `weights` throws.
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement);
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "examples/llama/checkpoint/model_config.hpp"
+#include "examples/llama/model/host_memory.hpp"
 
 /// \file
 /// What takes most memory is known beforehand, and named where there is not enough.
@@ -29,11 +30,8 @@ inline double element_bytes(std::string_view dtype) { return dtype == "f32" ? 4 
 
 /// Bytes of a model's weights, but for the small norms and biases.
 inline double weight_bytes(const ModelConfig& config, std::string_view dtype) {
-  const auto product = [](Index a, Index b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const double attention = 2 * product(config.hidden_size, (config.heads + config.kv_heads) * config.head_dim);
-  const double layer = attention + 3 * product(config.hidden_size, config.intermediate_size);
-  const double tables = (config.tied_embeddings ? 1 : 2) * product(config.vocab, config.hidden_size);
-  return (static_cast<double>(config.layers) * layer + tables) * element_bytes(dtype);
+  const double tables = (config.tied_embeddings ? 1 : 2) * static_cast<double>(config.vocab * config.hidden_size);
+  return (static_cast<double>(config.layers) * layer_weights(config) + tables) * element_bytes(dtype);
 }
 
 /// Bytes of the K/V of a sequence.

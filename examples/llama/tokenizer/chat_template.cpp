@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+#include <regex>
 #include <utility>
 
 #include "examples/llama/files/input_file.hpp"
@@ -46,6 +48,48 @@ std::string_view literal_with(std::string_view source, std::string_view mark) {
   return {};
 }
 
+Index count(const std::string& source, const std::string& pattern) {
+  const std::regex regex(pattern);
+  return std::distance(std::sregex_iterator(source.begin(), source.end(), regex), std::sregex_iterator());
+}
+
+/// Whether a ChatML template takes white space off the contents of all messages. Where it does so with some, or in
+/// another way, it is not known what becomes of a prompt.
+bool trims_contents(const std::string& source) {
+  const std::string content = R"re(\bmessage(\.content|\['content'\]|\["content"\]))re";
+  const Index trimmed = count(source, content + R"re((\s*\|\s*trim\b|\.strip\(\)))re");
+  if (count(source, R"re(\btrim\b|strip\()re") != trimmed || (trimmed != 0 && count(source, content) != trimmed))
+    throw tokenizer_error(
+        "the chat_template trims texts in a way that is not known; known is message['content'] | trim");
+  return trimmed != 0;
+}
+
+/// The variable that a template puts after a string literal which ended with `quote`, as `quote + variable` or in an
+/// output of its own; empty if something else comes.
+std::string variable_after(std::string_view rest) {
+  static const std::regex next(R"re(^.\s*(?:[+~]|-?\}\}\s*\{\{-?)\s*([A-Za-z_]\w*))re");
+  std::match_results<std::string_view::const_iterator> match;
+  return std::regex_search(rest.begin(), rest.end(), match, next) ? match.str(1) : std::string();
+}
+
+/// The system message that a template without one in the conversation takes from `variable`: the one text that it sets
+/// it to.
+std::string default_of(const std::string& source, const std::string& variable) {
+  const std::regex assignment("\\bset\\s+" + variable + "\\s*=\\s*(['\"])");
+  const std::string whole = "['\"]\\s*\\+\\s*" + variable + "\\s*\\+\\s*['\"]<\\|im_end\\|>\n";
+  std::string text;
+  std::smatch match;
+  if (count(source, "\\bset\\s+" + variable + "\\s*=\\s*['\"]") == 1 && count(source, whole) == 1 &&
+      std::regex_search(source, match, assignment)) {
+    const auto start = static_cast<std::size_t>(match.position() + match.length());
+    text = source.substr(start, source.find(match.str(1), start) - start);
+  }
+  if (text.empty())
+    throw tokenizer_error(
+        fmt::format("the chat_template has its system message from \"{}\", whose text is not known", variable));
+  return text;
+}
+
 /// A text of tokenizer_config.json, given as it is or as an object with "content".
 std::string token_text(const json& config, const char* name) {
   const auto found = config.find(name);
@@ -84,11 +128,24 @@ ChatTemplate::ChatTemplate(const std::string& source, std::string bos) : bos_(st
 void ChatTemplate::read_chatml(const std::string& source) {
   constexpr std::string_view start = "<|im_start|>system\n", end = "<|im_end|>";
   for (std::string_view rest = source; has(rest, start);) {
-    rest.remove_prefix(rest.find(start) + start.size());
-    if (rest.starts_with('\'') || rest.starts_with('"')) continue;  // put together from a message or tools
-    before_ = fmt::format("{}{}{}\n", start, rest.substr(0, rest.find(end)), end);
+    const std::size_t found = rest.find(start);
+    const char opening = found == 0 ? ' ' : rest[found - 1];
+    rest.remove_prefix(found + start.size());
+    std::string text;
+    if (rest.starts_with('\'') || rest.starts_with('"')) {
+      const std::string variable = variable_after(rest);
+      if (variable.empty() || variable.starts_with("message")) continue;  // put together from a message or tools
+      text = default_of(source, variable);
+    } else {
+      text = rest.substr(0, rest.find(end));
+      const bool quoted = opening == '\'' || opening == '"';
+      if (has(text, quoted ? std::string_view(&opening, 1) : "{{"))
+        throw tokenizer_error("the chat_template puts its system message together in a way that is not known");
+    }
+    before_ = fmt::format("{}{}{}\n", start, text, end);
     break;
   }
+  strips_ = trims_contents(source);
   before_ += "<|im_start|>user\n";
   after_ = "<|im_end|>\n<|im_start|>assistant\n";
 }
@@ -106,7 +163,7 @@ void ChatTemplate::read_llama3(const std::string& source) {
   }
   before_ += header("user");
   after_ = std::string(end) + header("assistant");
-  strips_ = true;
+  strips_ = has(source, "trim") || has(source, "strip()");
 }
 
 /// Llama 2 and Mistral, which differ in spaces.

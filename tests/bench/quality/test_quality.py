@@ -21,6 +21,7 @@ import paper  # noqa: E402
 import plan as planning  # noqa: E402
 import plot  # noqa: E402
 import quality  # noqa: E402
+import recommended  # noqa: E402
 import results  # noqa: E402
 import schedules  # noqa: E402
 import stand_in  # noqa: E402
@@ -429,6 +430,20 @@ class Runs(unittest.TestCase):
         self.assertEqual((traces.count(True), traces.count(False)), (4, 2))
         self.assertRegex(self.document(), "LONGEST_ANSWER=3 .*bash bench/quality/run.sh table usage --model model")
         self.assertIn("--chat --context 4096 --longest-answer 3 --dtype bf16", self.document())
+
+    def test_a_model_that_nobody_has_calibrated_has_the_recommended_presets(self):
+        (self.model / "schedules.json").unlink()
+        _, program = self.run_it("table")
+        used = {(call[call.index("--schedule") + 1], call[call.index("--score") + 1], call[call.index("--decode-revived") + 1],
+                 "--first-revived" in call)
+                for call in program.calls if "--decode-revived" in call}
+        widths = recommended.Widths(128, 4, 2, 32, 256)
+        expected = {(schedules.text_of(tuple(recommended.recommended(12, speedup, widths).items())),
+                     "mean:32+heads:max+pool:15", "2", speedup > 2)
+                    for speedup in (1.5, 2.34, 3)}
+        self.assertEqual(used, expected)
+        for name in ("auto:1.5x", "auto:2.34x", "auto:3x"):
+            self.assertTrue(self.row(f"**LazyLLM, preset {name}**"))
 
     def test_dense_needs_no_schedules(self):
         printed, _ = self.run_it("dense", SCHEDULES="nowhere.json")

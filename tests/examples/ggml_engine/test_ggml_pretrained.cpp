@@ -27,6 +27,9 @@ using llama::test::cached;
 
 namespace {
 
+const llama::test::NeedsInput model(std::filesystem::exists(cached("smollm2.gguf")),
+                                    "smollm2.gguf in the cache, which examples/models/fetch.sh fetches");
+
 constexpr Index prompt_tokens = 2000, steps = 6;
 const Room room{.context = prompt_tokens + steps, .threads = 2};
 

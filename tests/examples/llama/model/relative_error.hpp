@@ -7,9 +7,9 @@
 
 namespace llama::test {
 
-/// Largest difference from `expected` over the largest of these; infinite if a number is not finite.
-inline float relative_error(std::span<const float> found, std::span<const float> expected) {
-  float largest = 0;
+/// Largest difference from `expected` over the largest of these and of others, `largest`; infinite if a number is not
+/// finite.
+inline float relative_error(std::span<const float> found, std::span<const float> expected, float largest = 0) {
   float difference = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (!std::isfinite(found[i])) return std::numeric_limits<float>::infinity();

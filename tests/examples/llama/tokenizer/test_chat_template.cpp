@@ -38,7 +38,7 @@ std::string error_of(const ChatFolder& folder) {
 
 TEST_CASE("a prompt in a model's chat template has the text and the ids of transformers' apply_chat_template") {
   const json cases = chat_cases();
-  REQUIRE(cases.size() == 12);
+  REQUIRE(cases.size() == 14);
   for (const json& chat_case : cases) {
     CAPTURE(chat_case["name"]);
     const ChatFolder folder(chat_case);
@@ -77,6 +77,24 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
     CHECK(error_of(folder).ends_with(
         "tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3 and Mistral "
         "are"));
+  }
+  const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content']";
+  for (const auto& [source, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"{{ '<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}", "from \"system_message\""},
+           {"{% set s = 'a' %}{% set s = 'b' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}", "from \"s\""},
+           {"{% set s = 'a' %}{{ '<|im_start|>system\\n' }}{{ s }}{{ '<|im_end|>\\n' }}", "from \"s\""},
+           {"{{ '<|im_start|>system\\nYou are ' + name + '<|im_end|>\\n' }}", "puts its system message together"},
+           {"<|im_start|>system\\nYou are {{ name }}<|im_end|>\\n", "puts its system message together"},
+           {turn + ".lstrip() + '<|im_end|>' }}", "trims texts in a way that is not known"},
+           {turn + ".strip('x') + '<|im_end|>' }}", "trims texts in a way that is not known"},
+           {"{{ messages[0]['content'] | trim }}" + turn + " + '<|im_end|>' }}",
+            "trims texts in a way that is not known"},
+           {turn + " | trim }}" + turn + " }}", "trims texts in a way that is not known"}}) {
+    CAPTURE(source);
+    folder.config["chat_template"] = source;
+    folder.write_config();
+    CHECK(error_of(folder).find("tokenizer_config.json: the chat_template ") != std::string::npos);
+    CHECK(error_of(folder).find(reason) != std::string::npos);
   }
   for (const json& none : {json(), json(""), json::array()}) {
     folder.config["chat_template"] = none;

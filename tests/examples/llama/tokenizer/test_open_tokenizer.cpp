@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include "support.hpp"
+#include "tests/support/source_folder.hpp"
 
 namespace llama::test {
 namespace {
@@ -30,6 +31,22 @@ TEST_CASE("a folder's tokenizer.json is opened, and the files beside it name BOS
 
   folder.write("tokenizer_config.json", R"({"eos_token": "<|none|>"})");
   CHECK_THROWS_WITH_AS(open_tokenizer(folder.path()), doctest::Contains("<|none|>"), tokenizer_error);
+}
+
+TEST_CASE("BOS before a text is what tokenizer.json says; add_bos_token counts for nothing, as in transformers") {
+  const auto fixtures = lazyllm::test::source_folder() / "tests/reference/fixtures/chat";
+  const auto bos_cases = nlohmann::json::parse(read(fixtures / "bos.json"));
+  REQUIRE(bos_cases.size() == 18);
+  for (const auto& each : bos_cases) {
+    CAPTURE(each.dump());
+    auto content = nlohmann::json::parse(read(fixture("llama2_metaspace.json")));
+    if (!each["in_file"].get<bool>()) content["post_processor"] = nullptr;
+    const TemporaryFolder folder;
+    folder.write("tokenizer.json", content.dump());
+    folder.write("tokenizer_config.json", each["tokenizer_config"].dump());
+    CHECK(open_tokenizer(folder.path())->encode(each["text"].get<std::string>(), true) ==
+          each["ids"].get<std::vector<TokenId>>());
+  }
 }
 
 TEST_CASE("what is no tokenizer is refused by name") {
