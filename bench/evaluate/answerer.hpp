@@ -50,7 +50,8 @@ class Answerer {
   /// `options` are resolved ones. `compressor` may be `model`; only `Method::compress` uses it.
   Answerer(const MethodOptions& options, const AnyModel& model, const AnyModel& compressor, const Tokenizer& tokenizer)
       : options_(options), model_(model), compressor_(compressor), tokenizer_(tokenizer) {
-    if (options.uses_library()) pruner_ = make_pruner(options.pruning, model.config().layers, widths_of(model.config()));
+    if (options.uses_library())
+      pruner_ = make_pruner(options.pruning, model.config().layers, widths_of(model.config()));
   }
 
   Answer dense(const Question& question) { return generate(dense_for(question), question, question.tokens); }

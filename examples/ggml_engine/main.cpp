@@ -143,8 +143,8 @@ void work(const Options& options) {
     add("dense", dense);
   }
   if (wanted("lazy")) {
-    lazy = std::make_unique<LazyEngine>(*model, room, llama::make_pruner(options.pruning, model->shape().layers,
-                                                                                   llama::widths_of(model->shape())));
+    lazy = std::make_unique<LazyEngine>(
+        *model, room, llama::make_pruner(options.pruning, model->shape().layers, llama::widths_of(model->shape())));
     add("lazy", lazy);
   }
 

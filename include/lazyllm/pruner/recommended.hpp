@@ -53,7 +53,7 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
     return points;
   };
   // Multiply-adds of a layer for each token, in units of the hidden size: of the projections, of causal attention with
-  // all tokens active, and of the feed-forward, which pruned tokens are spared already after the layer that prunes them.
+  // all tokens active, and of the feed-forward, of which the layer that prunes a token spares its own already.
   const auto query_width = static_cast<double>(widths.heads * widths.head_dim);
   const double key_value = 2 * static_cast<double>(widths.kv_heads * widths.head_dim);
   const double query_output = 2 * query_width;

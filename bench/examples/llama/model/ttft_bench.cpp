@@ -130,7 +130,8 @@ nlohmann::ordered_json run(const Options& options) {
   DenseDecoder<T> dense(model, capacity, options.threads);
   LazyDecoder<T> keep_one(model, capacity, options.threads, Pruner(lazyllm::KeepAll()));
   LazyDecoder<T> lazy(model, capacity, options.threads, make_pruner(options.pruning, config.layers, widths_of(config)));
-  LibraryShare<T> share(model, capacity, options.threads, make_pruner(options.pruning, config.layers, widths_of(config)));
+  LibraryShare<T> share(model, capacity, options.threads,
+                        make_pruner(options.pruning, config.layers, widths_of(config)));
   const auto measured = [&](Index repeats) {
     return interleaved(
         repeats, [&] { return gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads); },
