@@ -223,7 +223,8 @@ def peer_tables(paths):
 def revived(run):
     """How many tokens the decode steps of a run revive at each pruning layer, in words."""
     later = str(run.get("decode_revived", "as the prompt"))
-    return f"{run['first_revived']}, then {later}" if "first_revived" in run else later
+    words = f"{run['first_revived']}, then {later}" if "first_revived" in run else later
+    return words + (f"; {run['continuations']} continuations" if "continuations" in run else "")
 
 
 def generation_tables(paths):

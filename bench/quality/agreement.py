@@ -41,6 +41,8 @@ def table(models):
             revived = str(values["decode_revived"])
             if "first_revived" in values:
                 revived = f"{values['first_revived']}, then {revived}"
+            if "continuations" in values:
+                revived += f"; {values['continuations']} continuations"
             cells = [f"{measured[part]['kl']:.3f} ({measured[part]['kl_95%'][0]:.3f} to {measured[part]['kl_95%'][1]:.3f})"
                      for part in ("held_out", "searched")]
             cells += [f"{100 * measured[part]['top1']:.1f} % ({100 * measured[part]['top1_95%'][0]:.0f} to "
