@@ -44,11 +44,13 @@ TEST_CASE("recommended: as fast as asked at 2048 tokens, faster beyond, for mode
     Index layers;
     LayerWidths widths;
   };
-  for (const auto& [name, layers, widths] :
+  for (const Shape& shape :
        {Shape{"SmolLM2 135M", 30, {576, 9, 3, 64, 1536}}, Shape{"Qwen2.5 0.5B", 24, {896, 14, 2, 64, 4864}},
         Shape{"Qwen2.5 1.5B", 28, {1536, 12, 2, 128, 8960}}, Shape{"TinyLlama 1.1B", 22, {2048, 32, 4, 64, 5632}},
         Shape{"Llama 3.2 1B", 16, {2048, 32, 8, 64, 8192}}, Shape{"Mistral 7B", 32, {4096, 32, 8, 128, 14336}}}) {
-    CAPTURE(name);
+    const Index layers = shape.layers;
+    const LayerWidths& widths = shape.widths;
+    CAPTURE(shape.name);
     for (const double wanted : {1.2, 1.5, 2.0, 2.34, 3.0, 4.0}) {
       CAPTURE(wanted);
       const Preset preset = recommended(layers, wanted, widths);
