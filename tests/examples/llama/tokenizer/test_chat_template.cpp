@@ -79,7 +79,7 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
         "are"));
   }
   const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content']";
-  for (const auto& [source, reason] : std::vector<std::pair<std::string, std::string>>{
+  for (const auto& refused : std::vector<std::pair<std::string, std::string>>{
            {"{{ '<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}", "from \"system_message\""},
            {"{% set s = 'a' %}{% set s = 'b' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}", "from \"s\""},
            {"{% set s = 'a' %}{{ '<|im_start|>system\\n' }}{{ s }}{{ '<|im_end|>\\n' }}", "from \"s\""},
@@ -90,11 +90,12 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
            {"{{ messages[0]['content'] | trim }}" + turn + " + '<|im_end|>' }}",
             "trims texts in a way that is not known"},
            {turn + " | trim }}" + turn + " }}", "trims texts in a way that is not known"}}) {
+    const std::string& source = refused.first;
     CAPTURE(source);
     folder.config["chat_template"] = source;
     folder.write_config();
     CHECK(error_of(folder).find("tokenizer_config.json: the chat_template ") != std::string::npos);
-    CHECK(error_of(folder).find(reason) != std::string::npos);
+    CHECK(error_of(folder).find(refused.second) != std::string::npos);
   }
   for (const json& none : {json(), json(""), json::array()}) {
     folder.config["chat_template"] = none;

@@ -79,9 +79,9 @@ TEST_CASE("pretrained models: hashes of the ids of every LongBench prompt are th
     hashes.add(open_chat_template(folder).encode(*tokenizer, longbench.prompt("2wikimqa.jsonl", 1)));
     const std::vector<std::string> actual = hashes.values();
     std::size_t next = 0;
-    for (const auto& [place, hash] : expected.at("prompts").items()) {
-      CAPTURE(place);
-      CHECK(actual[next++] == hash);
+    for (const auto& prompt : expected.at("prompts").items()) {
+      CAPTURE(prompt.key());
+      CHECK(actual[next++] == prompt.value());
     }
     CHECK(actual.back() == expected.at("chat"));
   }
