@@ -37,7 +37,8 @@ Method parse_method(const std::string& name);
 std::string name_of(Method method);
 
 /// The same options for a model of `layers` layers without anything left open: a preset's values in place of its name,
-/// defaults in place of what is absent, and for static_pruning a schedule that says so.
+/// defaults in place of what is absent, and for static_pruning a schedule that says so. `widths` are the model's, for a
+/// recommended preset.
 /// Throws `std::invalid_argument` for what is out of range or does not go with the method.
 MethodOptions resolve(MethodOptions options, Index layers, const lazyllm::LayerWidths& widths = {});
 
