@@ -79,12 +79,10 @@ class LazyEngine {
 // [segments]
 inline std::vector<float> LazyEngine::run(std::span<const std::int32_t> tokens) {
   check_room(forward_.room(), sequence_.length(), std::ssize(tokens));
-  continuations_.truncate(sequence_.length());  // a step that failed has left its tokens
-  continuations_.append(tokens);
   const Step::Entry entry{.sequence = &sequence_,
                           .pruner = &pruner_,
                           .new_tokens = std::ssize(tokens),
-                          .continuations = continuations_.find()};
+                          .continuations = continuations_.find(sequence_.length(), tokens)};
   const auto embeddings = step_.begin(context_, {&entry, 1});
   step_.guard([&] { forward_.embed(tokens, embeddings.data); });
   bool cut = false;  // whether the feed-forward of the layer before has yet to run

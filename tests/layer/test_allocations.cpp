@@ -248,10 +248,11 @@ namespace {
 /// Lets each allocation of a step fail in turn. Each time the sequences must be what they were, and a second try must
 /// do what a step without failures does. Returns the failures.
 template <class Storage>
-int fail_allocations(const AttentionScore& score, std::size_t step) {
+int fail_allocations(const AnyPolicy& policy, const AttentionScore& score, std::size_t step) {
   using TheHost = Host<Storage, ScriptedAttention>;
   using Entry = typename TheHost::Entry;
-  const typename TheHost::Pruner pruner(KeepRatio(Schedule{{1, 0.6}, {2, 0.7}, {3, 0.8}}), score);
+  const typename TheHost::Pruner pruner(policy, score);
+  static constexpr std::array<Position, 3> continuations{17, 2, 11};
   struct Fixture {
     TheHost host;
     typename TheHost::Sequence a{layers, 3}, b{layers, 3};
@@ -269,6 +270,7 @@ int fail_allocations(const AttentionScore& score, std::size_t step) {
                       .new_tokens = of_b[i],
                       .more = i == 0,
                       .max_rows = i == 1 ? 5 : Entry::unlimited};
+        if (i > 0) entries[0].continuations = continuations;
         if (i < before) host.run(entries);
       }
     }
@@ -303,13 +305,18 @@ int fail_allocations(const AttentionScore& score, std::size_t step) {
 }  // namespace
 
 TEST_CASE("allocations: each that fails leaves the sequences as they were, and nothing is lost") {
-  for (const AttentionScore& score : {AttentionScore{.pooling = 3}, AttentionScore{.over_layers = true}}) {
-    int failures = 0;
-    for (std::size_t step = 0; step < 4; ++step) {
-      CAPTURE(step);
-      failures += fail_allocations<cpu::OwnStorage<float>>(score, step);
-      failures += fail_allocations<cpu::PooledStorage<float>>(score, step);
+  const KeepRatio keep(Schedule{{1, 0.6}, {2, 0.7}, {3, 0.8}});
+  const std::vector<AnyPolicy> policies{keep, ReviveAtMost<KeepRatio>{keep, 2}, KeepComputed<KeepRatio>{keep, 1, 3, 2}};
+  for (std::size_t policy = 0; policy < policies.size(); ++policy) {
+    CAPTURE(policy);
+    for (const AttentionScore& score : {AttentionScore{.pooling = 3}, AttentionScore{.over_layers = true}}) {
+      int failures = 0;
+      for (std::size_t step = 0; step < 4; ++step) {
+        CAPTURE(step);
+        failures += fail_allocations<cpu::OwnStorage<float>>(policies[policy], score, step);
+        failures += fail_allocations<cpu::PooledStorage<float>>(policies[policy], score, step);
+      }
+      CHECK(failures > 100);
     }
-    CHECK(failures > 100);
   }
 }

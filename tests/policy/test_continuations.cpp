@@ -16,8 +16,7 @@ using Token = Continuations::Token;
 
 std::vector<Position> found(const std::vector<Token>& tokens) {
   Continuations continuations;
-  continuations.append(tokens);
-  const auto positions = continuations.find();
+  const auto positions = continuations.find(0, tokens);
   return {positions.begin(), positions.end()};
 }
 
@@ -63,14 +62,11 @@ TEST_CASE("Continuations: as by comparing every place") {
 
 TEST_CASE("Continuations: tokens that are forgotten are not found") {
   Continuations continuations;
-  continuations.append(std::vector<Token>{1, 2, 3, 1});
-  CHECK(continuations.find().size() == 1);
-  continuations.truncate(3);
-  CHECK(continuations.length() == 3);
-  CHECK(continuations.find().empty());
-  continuations.append(std::vector<Token>{2});
-  CHECK(continuations.find().front() == 2);
-  CHECK_THROWS_WITH_AS(continuations.truncate(5), doctest::Contains("length 5 is out of range 0 to 4"),
+  CHECK(continuations.find(0, std::vector<Token>{1, 2, 3, 1}).size() == 1);
+  CHECK(continuations.find(3, {}).empty());
+  CHECK(continuations.find(3, std::vector<Token>{2}).front() == 2);
+  CHECK_THROWS_WITH_AS(continuations.find(5, {}), doctest::Contains("length 5 is out of range 0 to 4"),
                        invalid_argument);
-  CHECK_THROWS_AS(continuations.truncate(-1), invalid_argument);
+  CHECK_THROWS_AS(continuations.find(-1, {}), invalid_argument);
+  CHECK(continuations.find(4, std::vector<Token>{9, 1, 2}).front() == 2);  // a refused call has changed nothing
 }

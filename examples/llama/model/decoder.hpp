@@ -189,13 +189,10 @@ class LazyDecoder : public DecoderState<T, Device> {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
     for (std::size_t s = 0; s < tokens.size(); ++s) {
-      lazyllm::Continuations& continuations = continuations_[s];
-      continuations.truncate(sequences_[s].length());  // a step that failed has left its tokens
-      continuations.append(tokens[s]);
       entries_.push_back({.sequence = &sequences_[s],
                           .pruner = &pruners_[s],
                           .new_tokens = std::ssize(tokens[s]),
-                          .continuations = continuations.find()});
+                          .continuations = continuations_[s].find(sequences_[s].length(), tokens[s])});
     }
     if (RankGroup* const group = this->model_->group()) group->ranks().set_share(this->model_->head_share());
     const RowsView<T> embeddings = step_.begin(this->context_, entries_);

@@ -23,25 +23,19 @@ class Continuations {
   static constexpr Index most = 32;    ///< that are found
   static constexpr Index longest = 8;  ///< longer matches count as this many tokens
 
-  /// Appends the tokens of a step, before its `begin`.
-  void append(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
-
-  /// Forgets the tokens from position `length` on. Throws `invalid_argument` unless it is 0 to `length()`.
-  void truncate(Index length) {
-    if (length < 0 || length > this->length()) {
-      detail::fail("Continuations::truncate: length ", length, " is out of range 0 to ", this->length());
+  /// Takes `tokens` as those of a step that begins at position `length`, the sequence's length then; tokens from there
+  /// on, of a step that failed, are forgotten. The positions of at most `most` tokens that followed an earlier place
+  /// with the same last tokens: the longest match first, of equal ones the latest. Valid until the next call. Reads all
+  /// token ids once. Throws `invalid_argument` for a `length` outside 0 to the number of tokens so far.
+  std::span<const Position> find(Index length, std::span<const Token> tokens) {
+    if (length < 0 || length > std::ssize(tokens_)) {
+      detail::fail("Continuations::find: length ", length, " is out of range 0 to ", tokens_.size());
     }
     tokens_.resize(detail::to_size(length));
-  }
-
-  Index length() const { return std::ssize(tokens_); }  ///< tokens so far
-
-  /// The positions of at most `most` tokens that followed an earlier place with the same last tokens: the longest match
-  /// first, of equal ones the latest. Valid until the next call. Reads all token ids once.
-  std::span<const Position> find() {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     found_.clear();
     positions_.clear();
-    for (Index end = length() - 1; end > 0; --end) {  // the match ends before it
+    for (Index end = std::ssize(tokens_) - 1; end > 0; --end) {  // the match ends before it
       if (tokens_[detail::to_size(end - 1)] != tokens_.back()) continue;
       const Index match = match_before(end);
       if (std::ssize(found_) == most && found_.back().match >= match) continue;
@@ -63,7 +57,7 @@ class Continuations {
   Index match_before(Index end) const {
     Index match = 1;
     const auto token = [this](Index index) { return tokens_[detail::to_size(index)]; };
-    while (match < std::min(longest, end) && token(end - 1 - match) == token(length() - 1 - match)) ++match;
+    while (match < std::min(longest, end) && token(end - 1 - match) == token(std::ssize(tokens_) - 1 - match)) ++match;
     return match;
   }
 

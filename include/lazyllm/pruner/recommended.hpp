@@ -42,6 +42,7 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
   }
   if (!(detail::is_finite(speedup) && speedup >= 1 && speedup <= 4))
     detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
+  if (layers == 1) return {};
   const auto points_of = [&](double x) {
     std::vector<LayerKeep> points;
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -71,7 +72,6 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
     return work + key_value * active;  // the last layer has one output
   };
   const double dense = work_of({});
-  if (layers == 1) return {};
   double slow = 1;
   double fast = 0.05;  // faster than any speedup in the range
   for (int i = 0; i < 30; ++i) {

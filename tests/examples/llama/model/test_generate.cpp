@@ -464,9 +464,11 @@ TEST_CASE("--help names every option and succeeds") {
   const auto result = test::GenerateProgram().run({"--help"});
   CHECK(result.status == 0);
   for (const char* option :
-       {"--model", "--tokenizer",     "--prompt",       "--prompt-file", "--token-ids", "--chat",    "--schedule",
-        "--score", "--protect-first", "--protect-last", "--max-tokens",  "--dtype",     "--threads", "--temperature",
-        "--top-p", "--seed",          "--compare",      "--repeats",     "--json",      "--trace",   "--logits"}) {
+       {"--model",         "--tokenizer",     "--prompt",        "--prompt-file",  "--token-ids",   "--chat",
+        "--schedule",      "--score",         "--protect-first", "--protect-last", "--max-revived", "--decode-revived",
+        "--first-revived", "--continuations", "--max-tokens",    "--context",      "--dtype",       "--weights",
+        "--threads",       "--temperature",   "--top-p",         "--seed",         "--compare",     "--repeats",
+        "--json",          "--trace",         "--logits",        "--report"}) {
     CHECK(result.out.find(option) != std::string::npos);
   }
 }
