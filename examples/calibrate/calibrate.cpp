@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@
 #include "examples/llama/program/progress.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 
 namespace {
 
@@ -46,7 +48,8 @@ struct Options {
   Index tokens = 16;
   Index runs = 64;
   std::vector<double> speedups = {1.5, 2.34, 3};
-  PruningOptions pruning{"", {}, {}, {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule there is none
+  PruningOptions pruning{"", {}, {}, {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule, of a search
+  bool chat = false;
   bool resume = false;
 
   std::string log() const { return out + ".log.jsonl"; }
@@ -81,12 +84,26 @@ std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelCon
     fail("--data ", options.data, " has ", prompts.size(), " prompt to use, at least 2 are needed: half is held out");
   }
   const std::vector<bool> is_held_out = held_out(prompts);
+  std::optional<ChatTemplate> chat;
+  if (options.chat) chat = open_chat_template(options.model.tokenizer_path());
   std::vector<EncodedPrompt> encoded;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    encoded.push_back({cut_middle(tokenizer.encode(prompts[i].text, true), most),
+    const std::string& text = prompts[i].text;
+    encoded.push_back({cut_middle(chat ? chat->encode(tokenizer, text) : tokenizer.encode(text, true), most),
                        std::min(options.tokens, prompts[i].max_tokens.value_or(options.tokens)), is_held_out[i]});
   }
   return encoded;
+}
+
+/// What the options say for all presets of a search. Throws `std::invalid_argument` for a score that is none.
+SharedMembers shared_members(const PruningOptions& options) {
+  SharedMembers shared{.protect_first = options.protect_first, .protect_last = options.protect_last};
+  if (options.score) shared.score = lazyllm::parse_score(*options.score);
+  if (options.max_revived) shared.max_revived = *options.max_revived;
+  if (options.decode_revived) shared.decode_revived = options.decode_revived;
+  if (options.decode_revived || options.first_revived) shared.first_revived = options.first_revived;
+  if (options.continuations) shared.continuations = options.continuations;
+  return shared;
 }
 
 class Calibration {
@@ -94,10 +111,11 @@ class Calibration {
   Calibration(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
               std::vector<EncodedPrompt> prompts)
       : options_(options),
+        shared_(shared_members(options.pruning)),
         out_(options.out),
         log_(options.log(), options.resume),
         model_(with_memory_for_weights(
-            checkpoint.config(), options.model.placement.dtype,
+            checkpoint.config(), options.model.placement,
             [&] { return open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement); })),
         capacity_(options.tokens) {
     for (const EncodedPrompt& prompt : prompts) {
@@ -211,6 +229,7 @@ class Calibration {
     return llama::search({
                              .layers = model_->config().layers,
                              .prompts = searched_,
+                             .shared = shared_,
                              .ideal_speedup = [&](const lazyllm::Preset& preset) { return ideal_speedup(preset); },
                              .evaluate = [&](const lazyllm::Preset& preset,
                                              Index prompt) { return outcome(preset, prompt, progress, "search"); },
@@ -267,7 +286,8 @@ class Calibration {
   }
 
   Options options_;
-  OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
+  SharedMembers shared_;  // of the presets of a search
+  OutputFile out_;        // before the weights are loaded: a path that cannot be written is an error then
   OutcomeLog log_;
   std::unique_ptr<AnyModel> model_;
   Index capacity_;
@@ -292,10 +312,10 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app(
       "Finds schedules for dynamic token pruning (arXiv 2407.14057) that agree with dense inference: for each speedup "
-      "by "
-      "operation count the preset with the smallest KL divergence of the next token's distribution, teacher-forced on "
-      "the dense run's greedy tokens. Every second prompt of each category is held out of the search, and its figures "
-      "go into the preset. With --schedule nothing is searched: that preset is measured in the same way.",
+      "by operation count the preset with the smallest KL divergence of the next token's distribution, teacher-forced "
+      "on the dense run's greedy tokens. Every second prompt of each category is held out of the search, and its "
+      "figures go into the preset. Members of a preset that are given, such as --score, hold for all presets of the "
+      "search. With --schedule nothing is searched: that preset is measured in the same way.",
       "lazyllm-calibrate");
   add_model_options(app, options.model);
   add_path(app, "--data", options.data,
@@ -311,8 +331,17 @@ int main(int argc, char** argv) {
              {.least = 1});
   add_number(app, "--prompt-tokens", options.prompt_tokens,
              "cut longer prompts in the middle; 0: what the model can run", {.least = 0});
+  add_chat_option(app, options.chat);
   add_pruning_options(app, options.pruning);
-  app.get_option("--schedule")->default_str("search");
+  for (const auto& [option, value] : {std::pair("--schedule", "search"),
+                                      {"--score", "searched"},
+                                      {"--protect-first", "searched"},
+                                      {"--protect-last", "searched"},
+                                      {"--decode-revived", "of a search 2"},
+                                      {"--first-revived", "of a search 32, beside --decode-revived its value"},
+                                      {"--continuations", "of a search 4"}}) {
+    app.get_option(option)->default_str(value);
+  }
   add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0});
   add_number(app, "--tokens", options.tokens,
              "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less", {.least = 1});

@@ -21,9 +21,6 @@ constexpr double min_share = 0.01;  // of the prompt, after the last cut
 
 constexpr std::array<Index, 3> tails = {32, 64, 128};
 constexpr std::array<Index, 2> heads = {4, 16};
-constexpr Index decode_revived = 2;  ///< more, and decode steps take longer than dense ones
-constexpr Index first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
-constexpr Index continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
 
 /// The most promising first: the screening takes it.
 constexpr std::array scores = {
@@ -44,7 +41,7 @@ struct Shape {
   Index protect_last = tails.front();
 
   /// Null where less than `min_share` of the prompt would be left.
-  std::optional<lazyllm::Preset> preset(double x) const {
+  std::optional<lazyllm::Preset> preset(double x, const SharedMembers& shared) const {
     std::vector<lazyllm::LayerKeep> points;
     double active = 1;
     for (const Cut& cut : cuts) {
@@ -58,18 +55,22 @@ struct Shape {
                            .score = score,
                            .protect_first = protect_first,
                            .protect_last = protect_last,
-                           .decode_revived = decode_revived,
-                           .first_revived = first_revived,
-                           .continuations = continuations};
+                           .max_revived = shared.max_revived,
+                           .decode_revived = shared.decode_revived,
+                           .first_revived = shared.first_revived,
+                           .continuations = shared.continuations};
   }
 };
 
 /// One early cut, and several cuts one after the other, from three depths on: equal ones, and lighter ones later.
-std::vector<Shape> first_shapes(Index layers) {
+std::vector<Shape> first_shapes(Index layers, const SharedMembers& shared) {
   std::vector<Shape> shapes;
   for (const double first : {1.0 / 6, 1.0 / 10, 1.0 / 4}) {
     for (const auto& weights : std::vector<std::vector<double>>{{1, 1, 0.5, 0.5}, {1}, {1, 1, 1, 1}, {1, 1}}) {
       Shape shape;
+      shape.score = shared.score.value_or(shape.score);
+      shape.protect_first = shared.protect_first.value_or(shape.protect_first);
+      shape.protect_last = shared.protect_last.value_or(shape.protect_last);
       for (std::size_t i = 0; i < weights.size(); ++i) {
         const double depth = first + static_cast<double>(i) / 7;
         const auto layer = std::max<Index>(1, std::lround(depth * static_cast<double>(layers)));
@@ -88,7 +89,7 @@ class Search {
 
   std::vector<Candidate> run(const std::vector<double>& speedups) {
     std::vector<Candidate> found;
-    std::vector<Shape> shapes = first_shapes(problem_.layers);
+    std::vector<Shape> shapes = first_shapes(problem_.layers, problem_.shared);
     for (std::size_t i = 0; i < speedups.size(); ++i) {
       // What one speedup leaves is for the next.
       const auto others = static_cast<Index>(speedups.size() - i - 1);
@@ -130,7 +131,7 @@ class Search {
     double fast = 0;
     for (int i = 0; i < 20; ++i) {
       const double x = (slow + fast) / 2;
-      auto preset = shape.preset(x);
+      auto preset = shape.preset(x, problem_.shared);
       const bool is_fast = !preset || problem_.ideal_speedup(*preset) >= speedup_;
       (is_fast ? fast : slow) = x;
       if (is_fast && preset) found = std::move(preset);
@@ -222,15 +223,17 @@ class Search {
              std::ranges::find(shape.cuts, layer, &Cut::layer) == shape.cuts.end();
     };
     const auto sorted = [](Shape& variant) { std::ranges::sort(variant.cuts, {}, &Cut::layer); };
+    const SharedMembers& shared = problem_.shared;
     const std::string own = lazyllm::to_text(shape.score);
     for (const char* const score : scores) {
-      if (score != own) add([&](Shape& variant) { variant.score = lazyllm::parse_score(score); });
+      if (!shared.score && score != own) add([&](Shape& variant) { variant.score = lazyllm::parse_score(score); });
     }
     for (const Index tail : tails) {
-      if (tail != shape.protect_last) add([&](Shape& variant) { variant.protect_last = tail; });
+      if (!shared.protect_last && tail != shape.protect_last) add([&](Shape& variant) { variant.protect_last = tail; });
     }
     for (const Index head : heads) {
-      if (head != shape.protect_first) add([&](Shape& variant) { variant.protect_first = head; });
+      if (!shared.protect_first && head != shape.protect_first)
+        add([&](Shape& variant) { variant.protect_first = head; });
     }
     for (std::size_t i = 0; i < shape.cuts.size(); ++i) {
       if (shape.cuts.size() > 1) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,10 +45,22 @@ struct Candidate {
   Agreement agreement;
 };
 
+/// Members that all presets of a search share; those that are absent here are searched.
+struct SharedMembers {
+  std::optional<lazyllm::AttentionScore> score = {};
+  std::optional<Index> protect_first = {};
+  std::optional<Index> protect_last = {};
+  Index max_revived = lazyllm::Selection::unlimited;
+  std::optional<Index> decode_revived = 2;  ///< more, and decode steps take longer than dense ones
+  std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
+  std::optional<Index> continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
+};
+
 /// What to search in.
 struct SearchProblem {
   Index layers = 0;
   Index prompts = 0;
+  SharedMembers shared = {};
   /// Operations of the dense prefills over those of the pruned ones, known without running anything. Must not fall
   /// when a share falls.
   std::function<double(const lazyllm::Preset&)> ideal_speedup;

@@ -12,7 +12,9 @@
 #include "examples/calibrate/prompts.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/program/pruning_options.hpp"
+#include "examples/llama/tokenizer/chat_template.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
+#include "tests/examples/llama/embedded_model.hpp"
 #include "tests/examples/llama/process.hpp"
 #include "tests/examples/llama/toy_model.hpp"
 
@@ -75,6 +77,11 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
   CHECK(file["model"] == "toy.bin");
   CHECK(file["default"] == "1.2x");
   CHECK(file["presets"].size() == 2);
+  for (const nlohmann::json& preset : file["presets"]) {
+    CHECK(preset["decode_revived"] == 2);
+    CHECK(preset["first_revived"] == 32);
+    CHECK(preset["continuations"] == 4);
+  }
 
   const Checkpoint checkpoint(program.toy().model);
   const auto model = open_model(checkpoint.config(), weights_of(checkpoint), {});
@@ -159,6 +166,65 @@ TEST_CASE("calibrate: options are obeyed") {
   CHECK(program.read("few.json")["presets"]["1.2x"]["measured"]["held_out"]["prompts"] == 1);
   REQUIRE(program.run("short.json", {"--runs", "2", "--prompt-tokens", "60"}).status == 0);
   CHECK(program.read("short.json")["presets"]["1.2x"] != program.read("few.json")["presets"]["1.2x"]);
+
+  // Of a search, members that are given hold for all presets.
+  REQUIRE(program
+              .run("shared.json", {"--runs", "3", "--score", "mean:3", "--protect-first", "2", "--protect-last", "5",
+                                   "--max-revived", "40", "--decode-revived", "3", "--continuations", "0"})
+              .status == 0);
+  const nlohmann::json shared = program.read("shared.json");
+  for (const nlohmann::json& preset : shared["presets"]) {
+    CHECK(preset["score"] == "mean:3");
+    CHECK(preset["protect_first"] == 2);
+    CHECK(preset["protect_last"] == 5);
+    CHECK(preset["max_revived"] == 40);
+    CHECK(preset["decode_revived"] == 3);
+    CHECK_FALSE(preset.contains("first_revived"));
+    CHECK(preset["continuations"] == 0);
+  }
+  REQUIRE(program.run("first.json", {"--runs", "3", "--first-revived", "7"}).status == 0);
+  const nlohmann::json first = program.read("first.json");
+  for (const nlohmann::json& preset : first["presets"]) {
+    CHECK(preset["first_revived"] == 7);
+    CHECK(preset["decode_revived"] == 2);
+  }
+}
+
+TEST_CASE("calibrate: --help names every option and succeeds") {
+  const auto result = CalibrateProgram().run("none.json", {"--help"});
+  CHECK(result.status == 0);
+  for (const char* option :
+       {"--model",         "--tokenizer",   "--data",           "--out",           "--prompts-limit",
+        "--prompt-tokens", "--chat",        "--schedule",       "--score",         "--protect-first",
+        "--protect-last",  "--max-revived", "--decode-revived", "--first-revived", "--continuations",
+        "--speedups",      "--tokens",      "--runs",           "--resume",        "--dtype",
+        "--threads",       "--weights"}) {
+    CAPTURE(option);
+    CHECK(result.out.find(option) != std::string::npos);
+  }
+}
+
+TEST_CASE("calibrate: --chat puts prompts in the model's chat template") {
+  const CalibrateProgram program;
+  const std::filesystem::path model = program.path("model");
+  std::filesystem::copy(test::embedded_model, model);
+  program.write("model/tokenizer_config.json",
+                R"({"bos_token": "<s>", "chat_template": "{{ bos_token + '<|im_start|>' + message['role'] }}"})");
+  const std::string prompt = "Who made the red bowl?";
+  const std::string wrapped = open_chat_template(model).text(prompt);
+  const auto fingerprint = [&](const std::string& out, const std::string& text, std::vector<std::string> more) {
+    const std::string line = nlohmann::json{{"prompt", text}}.dump() + "\n";
+    more.insert(more.end(), {"--model", model, "--tokenizer", model, "--data", program.write(out + "l", line + line),
+                             "--schedule", "dense"});
+    const auto result = program.run(out, more);
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+    const std::string log = test::read(program.path(out + ".log.jsonl"));
+    return nlohmann::json::parse(log.substr(0, log.find('\n'))).at("settings").at("fingerprint");
+  };
+  const auto chat = fingerprint("chat.json", prompt, {"--chat"});
+  CHECK(chat == fingerprint("wrapped.json", wrapped, {}));
+  CHECK(chat != fingerprint("plain.json", prompt, {}));
 }
 
 TEST_CASE("calibrate: a preset that is given is measured, and nothing is searched") {
@@ -209,6 +275,8 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
     CHECK_FALSE(std::filesystem::exists(program.path("out.json.part")));
   };
   check({"--runs", "0"}, 2, {"--runs"});
+  check({"--chat"}, 1, {"tokenizer_config.json"});
+  check({"--score", "most"}, 1, {"score 'most'"});
   check({"--prompts-limit", "0"}, 2, {"--prompts-limit", "at least 1"});
   check({"--dtype", "f64"}, 2, {"--dtype"});
   check({"--dtype", "f16"}, 1, {"--dtype f16 is not one of f32 and bf16, the types on the CPU"});

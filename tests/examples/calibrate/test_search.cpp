@@ -53,10 +53,11 @@ double mean_damage(const lazyllm::Preset& preset) {
 /// Counts its evaluations and checks that none is repeated.
 class MadeUp {
  public:
-  std::vector<Candidate> search(const std::vector<double>& speedups, Index most) {
+  std::vector<Candidate> search(const std::vector<double>& speedups, Index most, const SharedMembers& shared = {}) {
     const SearchProblem problem{
         .layers = layers,
         .prompts = prompts,
+        .shared = shared,
         .ideal_speedup = speedup,
         .evaluate =
             [this](const lazyllm::Preset& preset, Index prompt) {
@@ -107,6 +108,29 @@ TEST_CASE("search: just as fast as asked, with the right score and protection, a
     }
   }
   CHECK(found[1].agreement.kl > found[0].agreement.kl);
+}
+
+TEST_CASE("search: members that all presets share are not searched") {
+  MadeUp made_up;
+  const SharedMembers shared{.score = lazyllm::parse_score("max:8"),
+                             .protect_first = 7,
+                             .protect_last = 48,
+                             .max_revived = 90,
+                             .decode_revived = 6,
+                             .first_revived = {},
+                             .continuations = 1};
+  made_up.search({1.5, 2.4}, 60 * prompts, shared);
+  REQUIRE(made_up.found().size() > 2);
+  for (const Candidate& candidate : made_up.found()) {
+    const lazyllm::Preset& preset = candidate.preset;
+    CHECK(lazyllm::to_text(preset.score) == "max:8");
+    CHECK(preset.protect_first == 7);
+    CHECK(preset.protect_last == 48);
+    CHECK(preset.max_revived == 90);
+    CHECK(preset.decode_revived == 6);
+    CHECK_FALSE(preset.first_revived);
+    CHECK(preset.continuations == 1);
+  }
 }
 
 TEST_CASE("search: what it reports gets better and ends with the result") {
