@@ -114,7 +114,7 @@ std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const Mod
     fail("the compressor ", method.compressor, " has a context of ", longest,
          " tokens: --context must not be above it, and is ", context);
   }
-  return with_memory("the weights of the compressor", weight_bytes(checkpoint.config(), placement.dtype),
+  return with_memory("the weights of the compressor", host_weight_bytes(checkpoint.config(), placement),
                      [&] { return open_model(checkpoint.config(), weights_of(checkpoint), placement); });
 }
 
@@ -123,7 +123,7 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                        const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
   const Placement& placement = options.model.placement;
-  const auto model = with_memory_for_weights(checkpoint.config(), placement.dtype, [&] {
+  const auto model = with_memory_for_weights(checkpoint.config(), placement, [&] {
     return open_model(checkpoint.config(), weights_of(checkpoint), placement);
   });
   const auto compressor = load_compressor(method, model->config(), context, placement);

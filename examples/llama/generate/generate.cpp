@@ -158,8 +158,8 @@ void generate(const Options& options) {
                             page = open(options.report);
 
   const Placement& placement = options.model.placement;
-  const auto model = with_memory_for_weights(config, placement.dtype,
-                                             [&] { return open_model(config, weights_of(checkpoint), placement); });
+  const auto model =
+      with_memory_for_weights(config, placement, [&] { return open_model(config, weights_of(checkpoint), placement); });
   const Index capacity = std::ssize(prompt) + options.max_tokens;
   const auto with_memory = [&](const auto& make_decoder) {
     return with_memory_for_keys(config, placement.dtype, capacity, make_decoder);

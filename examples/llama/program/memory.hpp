@@ -28,12 +28,6 @@ auto with_memory(std::string_view what, double bytes, const Work& work) {
 /// Bytes of an element of `dtype`, "f32" or a type of 16 bit.
 inline double element_bytes(std::string_view dtype) { return dtype == "f32" ? 4 : 2; }
 
-/// Bytes of a model's weights, but for the small norms and biases.
-inline double weight_bytes(const ModelConfig& config, std::string_view dtype) {
-  const double tables = (config.tied_embeddings ? 1 : 2) * static_cast<double>(config.vocab * config.hidden_size);
-  return (static_cast<double>(config.layers) * layer_weights(config) + tables) * element_bytes(dtype);
-}
-
 /// Bytes of the K/V of a sequence.
 inline double kv_bytes(const ModelConfig& config, std::string_view dtype, Index tokens) {
   const double elements =
@@ -41,10 +35,10 @@ inline double kv_bytes(const ModelConfig& config, std::string_view dtype, Index 
   return elements * static_cast<double>(tokens) * element_bytes(dtype);
 }
 
-/// Calls `work`, which loads a model with `config`.
+/// Calls `work`, which loads a model with `config` to where `placement` says.
 template <class Work>
-auto with_memory_for_weights(const ModelConfig& config, std::string_view dtype, const Work& work) {
-  return with_memory("the weights", weight_bytes(config, dtype), work);
+auto with_memory_for_weights(const ModelConfig& config, const Placement& placement, const Work& work) {
+  return with_memory("the weights", host_weight_bytes(config, placement), work);
 }
 
 /// Calls `work`, which makes a decoder with room for `tokens`.

@@ -232,7 +232,8 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
     check_for_cpu(options);
     const ModelConfig config = shape_named(options.shape);
     const Index tokens = 2 * options.prompts.front();  // and no more are generated
-    const double bytes = weight_bytes(config, options.dtype) + 4 * kv_bytes(config, options.dtype, tokens);
+    const Placement placement{.dtype = options.dtype, .int8 = options.int8};
+    const double bytes = host_weight_bytes(config, placement) + 4 * kv_bytes(config, options.dtype, tokens);
     return with_memory("the weights and the K/V of four decoders", bytes,
                        [&] { return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options); });
   }

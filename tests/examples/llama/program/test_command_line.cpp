@@ -195,9 +195,13 @@ TEST_CASE("program: where memory ends, the message says for what") {
   config.hidden_size = 24;
   config.intermediate_size = 10;
   config.vocab = 5;
-  CHECK_THROWS_WITH(
-      with_memory_for_weights(config, "f32", allocate),
-      doctest::Contains(("weights: " + std::to_string(4 * (2 * (4 * 24 * 24 + 3 * 240) + 240)) + " bytes").c_str()));
+  const int weights = 2 * (4 * 24 * 24 + 3 * 240) + 5 * 24;
+  for (const auto& [placement, bytes] : {std::pair(Placement{.dtype = "f32"}, 4 * weights),
+                                         {Placement{.dtype = "bf16"}, 2 * weights},
+                                         {Placement{.dtype = "bf16", .int8 = true}, weights}}) {
+    CHECK_THROWS_WITH(with_memory_for_weights(config, placement, allocate),
+                      doctest::Contains(("weights: " + std::to_string(bytes) + " bytes").c_str()));
+  }
 }
 
 TEST_CASE("program: a mapped file that becomes shorter ends it with a message") {
