@@ -270,6 +270,18 @@ TEST_CASE_TEMPLATE("many blocks of listed keys", T, float, Eigen::bfloat16) {
   check_sample(sample<T>({2, 2, 128}, 1400, keys, first_positions(150, count - 149)));
 }
 
+TEST_CASE_TEMPLATE("the memory of many rows does not grow with rows and keys", T, float, Eigen::bfloat16) {
+  lazyllm::cpu::Context context(2);
+  const auto memory_after = [&context](Position tokens) {
+    const auto made = sample<T>({2, 1, 64}, tokens, first_positions(tokens), first_positions(tokens, 1));
+    Matrix<T> out(made.queries.rows, made.queries.width);
+    attention(context, made.shape, made.cache(), made.keys, made.key_limits, made.queries.view(), out.view());
+    return context.scratch(1).data();  // another place where it had to grow
+  };
+  const float* const memory = memory_after(300);
+  CHECK(memory_after(2400) == memory);
+}
+
 TEST_CASE_TEMPLATE("a few rows agree with the same rows among many", T, float, Eigen::bfloat16) {
   const auto many = sample<T>({4, 2, 64}, 1100, first_positions(1100), first_positions(40, 1061));
   auto last = many;
