@@ -4,6 +4,7 @@
 make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT
+make_tables.py decode RESULT.json... DOCUMENT.md --command TEXT --context TEXT      (of kernels_bench, its few_rows<)
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT
@@ -143,15 +144,35 @@ def attention_tables(paths):
     parts = []
     for (isa, dtype, products), group in groups.items():
         rows = [[str(case["head_dim"]), str(case["group"]), str(case["keys"]), f"{case['kept_percent']} %",
+                 "all" if case["rows"] == case["keys"] else f"{'any' if case['scattered'] else 'last'} {case['rows']}",
                  f"{case['attention_gflops']:.0f}", f"{case['product_gflops']:.0f}", f"{case['share_percent']:.0f} %"]
                 for case in group]
         own = "" if products == "library" else ", products without the library"
         settings = sorted({(case["threads"], case["repeats"]) for case in group})
         said_settings = "; ".join(f"{threads} threads, medians of {repeats}" for threads, repeats in settings)
         parts.append(f"### {dtype}, {isa.replace('_', '-')}{own}\n\n{said_settings}.\n\n" + table(
-            ["head_dim", "query heads a key head", "rows and keys", "of all tokens", "attention GFLOP/s",
+            ["head_dim", "query heads a key head", "keys", "of all tokens", "rows", "attention GFLOP/s",
              "product GFLOP/s", "share"], rows))
     return "\n\n".join(parts)
+
+
+def decode_tables(paths):
+    """Products of few rows: the rate of reading the weights over that of a plain read, and the time over that of one row."""
+    rates, seconds, plain = {}, {}, {}
+    for path in paths:
+        for benchmark in json.loads(path.read_text())["benchmarks"]:
+            match = re.match(r"few_rows<(\w+)>/rows:(\d+)/in:(\d+)/out:(\d+)/", benchmark["name"])
+            if not match:
+                raise ValueError(f"benchmark name {benchmark['name']!r} is not few_rows<TYPE>/rows:R/in:I/out:O/...")
+            layer, rows = (match[1], match[3], match[4]), int(match[2])
+            rates.setdefault(layer, {})[rows] = benchmark["of_read"]
+            seconds.setdefault(layer, {})[rows] = benchmark["real_time"]
+            plain.setdefault(layer, []).append(benchmark["read"] / 1e9)
+    counts = sorted({rows for layer in rates.values() for rows in layer})
+    body = [[kind, into, out, f"{min(plain[layer]):.0f} to {max(plain[layer]):.0f}",
+             *(f"{rates[layer][rows]:.2f}, {seconds[layer][rows] / seconds[layer][1]:.2f}x" for rows in counts)]
+            for layer in rates for kind, into, out in [layer]]
+    return table(["weights", "in", "out", "plain read, GB/s", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], body)
 
 
 def peer_bars(cases):
@@ -243,7 +264,9 @@ def generation_tables(paths):
         slowest = run["lazy"]["decode_ms"]["p99"] / run["dense"]["decode_ms"]["p99"]
         tokens = min(len(run["dense"]["tokens"]), len(run["lazy"]["tokens"]))
         behind = run["behind_dense_from"]
-        bars.append([*name, f"{run['ttft_speedup']:.2f} of {run['ideal_ttft_speedup']:.2f}", f"{slowest:.2f}x",
+        second = [run[kind]["decode_ms"]["second"] for kind in ("lazy", "dense")]
+        bars.append([*name, str(run["prompt_tokens"]), f"{run['ttft_speedup']:.2f} of {run['ideal_ttft_speedup']:.2f}",
+                     "–" if None in second else f"{second[0] / second[1]:.1f}x", f"{slowest:.2f}x",
                      f"never within {tokens} tokens" if behind is None else f"from token {behind} on",
                      "yes" if slowest <= 1.15 and behind is None else "no"])
     names = ["model", "schedule", "revived in a decode step", "weights"]
@@ -251,7 +274,7 @@ def generation_tables(paths):
     settings = f"Medians of {', '.join(sorted({str(run['repeats']) for run in runs}))} runs, steps in turn with those of dense."
     return (f"{settings}\n\n{table(names + times, rows)}\n\nThe bars: no step slower than 1.15x the dense one at p99, and "
             "prompt and answer never slower than dense.\n\n"
-            + table([*names, "TTFT speedup", "p99 against dense", "behind dense", "bars met"], bars))
+            + table([*names, "prompt tokens", "TTFT speedup", "2nd token against dense", "p99 against dense", "behind dense", "bars met"], bars))
 
 
 def cuda_micro_tables(paths):
@@ -470,7 +493,7 @@ def replace_between_markers(text, kind, content):
 
 
 MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "generation": generation_tables,
-          "attention": attention_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
+          "attention": attention_tables, "decode": decode_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}
 
 

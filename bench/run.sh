@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [attention] [peers] [generation]: builds the benchmarks, runs those named (by default all) and
+# run.sh [micro] [ttft] [attention] [decode] [peers] [generation]: builds the benchmarks, runs those named (by default all) and
 # writes each table into docs/benchmarks.md once all of it is measured. Takes about an hour; nothing else should run
 # meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie by commit in
 # build/release/bench-results; what is there is not measured again, so the same command goes on with the rest. After
@@ -9,12 +9,12 @@
 # models.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft attention peers generation
-declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [attention]=attention_bench [peers]=ttft_bench
-  [generation]=lazyllm-generate)
+(($#)) || set -- micro ttft attention decode peers generation
+declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
+  [peers]=ttft_bench [generation]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
-  [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of micro, ttft, attention, peers and generation" >&2; exit 2; }
+  [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of micro, ttft, attention, decode, peers and generation" >&2; exit 2; }
   programs+=("${program[$kind]}")
 done
 threads=${THREADS:-2}
@@ -89,7 +89,8 @@ run_ttft() {
 
 run_attention() {
   echo "== Attention =="
-  local case allowed dtype keys turns files=() cases=("ALL f32 1000,4000 3" "AVX512_CORE f32 1000,4000 3" "AVX2 f32 1000,4000 3")
+  local case allowed dtype keys turns files=() cases=()
+  for allowed in ALL AVX512_CORE AVX2; do cases+=("$allowed f32 1000,2000,4000,16000 3"); done
   if [[ $machine == *bf16* ]]; then
     cases=("ALL bf16 1000,2000,4000 $repeats" "ALL bf16 16000 3" "${cases[@]}")
   fi
@@ -103,8 +104,23 @@ run_attention() {
     --keys 4000 32000 --threads "$threads" --repeats 3
   measure "$results/attention-listed.json" --json= "$bin/attention_bench" --kept 50 --keys 2000 4000 --threads "$threads" \
     --repeats 3
+  measure "$results/attention-chunk.json" --json= "$bin/attention_bench" --rows 512 --keys 1000 4000 16000 \
+    --threads "$threads" --repeats 3
+  measure "$results/attention-scattered.json" --json= "$bin/attention_bench" --rows 512 --scattered --kept 50 \
+    --keys 1000 4000 16000 --threads "$threads" --repeats 3
   python3 bench/make_tables.py attention "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats TURNS"
+}
+
+run_decode() {
+  echo "== Products of few rows =="
+  local files=() type
+  for type in bf16 int8 f32; do
+    measure "$results/decode-$type.json" --benchmark_out= "$bin/kernels_bench" --benchmark_out_format=json \
+      --benchmark_filter="few_rows<$type>"
+  done
+  python3 bench/make_tables.py decode "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "kernels_bench --benchmark_filter='few_rows<'"
 }
 
 # shape, prompt tokens, schedule, the host's weights, turns
@@ -134,11 +150,15 @@ run_peers() {
 --repeats TURNS --gguf SHAPE=FILE"
 }
 
-# model, options: its presets, and the paper's schedule and unlimited revival
+# model, options: its presets, those for any model, prompts of 1024 tokens, and the paper's schedule and unlimited revival
 generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x"
+  "smollm2 --schedule auto:1.5x"
+  "smollm2 --schedule auto:1.5x --weights int8"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 1280"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "smollm2 --schedule paper"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
@@ -146,6 +166,9 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
+  "qwen2.5-coder-0.5b --schedule auto:1.5x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 1280"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
   "qwen2.5-coder-0.5b --schedule paper"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"

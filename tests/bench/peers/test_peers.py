@@ -118,12 +118,14 @@ class Tables(unittest.TestCase):
 
     def test_attention_by_instruction_set(self):
         case = {"isa": "avx2", "dtype": "f32", "threads": 2, "repeats": 5, "products": "library", "head_dim": 64,
-                "group": 3, "heads": 24, "keys": 1000, "kept_percent": 100, "attention_gflops": 160.0,
+                "group": 3, "heads": 24, "keys": 1000, "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 160.0,
                 "product_gflops": 230.0, "share_percent": 69.6}
-        text = self.table(make_tables.attention_tables, [case, case | {"isa": "avx512_bf16"}])
+        few = case | {"isa": "avx512_bf16", "rows": 512}
+        text = self.table(make_tables.attention_tables, [case, few, few | {"scattered": True}])
         self.assertIn("### f32, avx2\n", text)
         self.assertIn("### f32, avx512-bf16\n", text)
-        self.assertIn("| 64 | 3 | 1000 | 100 % | 160 | 230 | 70 % |", text)
+        for rows in ("all", "last 512", "any 512"):
+            self.assertIn(f"| 64 | 3 | 1000 | 100 % | {rows} | 160 | 230 | 70 % |", text)
 
 
 if __name__ == "__main__":

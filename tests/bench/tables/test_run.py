@@ -17,7 +17,7 @@ import make_tables  # noqa: E402
 
 DOCUMENT = "<!-- attention begin -->\nold\n<!-- attention end -->\n"
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
-        "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
+        "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
 
 
 @unittest.skipIf(shutil.which("git") is None, "git is not there")
@@ -87,7 +87,7 @@ pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
         calls = self.calls()
         self.assertEqual(calls[2], calls[3])  # the failed one again
         self.assertEqual(len(set(calls)), len(calls) - 1)  # and no other
-        self.assertIn("| 64 | 1 | 1000 | 100 % | 1 | 2 | 50 % |", self.document())
+        self.assertIn("| 64 | 1 | 1000 | 100 % | all | 1 | 2 | 50 % |", self.document())
         self.assertEqual(self.run_script().returncode, 0)
         self.assertEqual(self.calls(), calls)
 
@@ -116,6 +116,26 @@ pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
         self.git("commit", "-qam", "third")
         self.assertEqual(self.run_script().returncode, 0)
         self.assertEqual(len(self.calls()), 2 * len(calls))
+
+
+class DecodeTables(unittest.TestCase):
+    def table(self, *benchmarks):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "result"
+            path.write_text(json.dumps({"benchmarks": benchmarks}))
+            return make_tables.decode_tables([path])
+
+    def test_of_the_plain_read_and_of_one_row(self):
+        one = {"name": "few_rows<bf16>/rows:1/in:576/out:3072/min_time:0.200/manual_time", "real_time": 4.0, "of_read": 0.96,
+               "read": 30e9}
+        nine = one | {"name": one["name"].replace("rows:1", "rows:9"), "real_time": 5.0, "of_read": 0.8, "read": 36e9}
+        text = self.table(nine, one)
+        self.assertIn("| weights | in | out | plain read, GB/s | 1 row | 9 rows |", text)
+        self.assertIn("| bf16 | 576 | 3072 | 30 to 36 | 0.96, 1.00x | 0.80, 1.25x |", text)
+
+    def test_another_benchmark_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "attend<bf16>"):
+            self.table({"name": "attend<bf16>/rows:1"})
 
 
 class TtftTables(unittest.TestCase):

@@ -25,9 +25,11 @@ using namespace llama;
 struct Options {
   std::vector<Index> keys{1000, 2000, 4000, 16000};
   std::vector<Index> head_dims{64, 128};
-  std::vector<Index> groups{1, 4, 8};
+  std::vector<Index> groups{1, 2, 4, 8};
   Index heads = 8;
   Index kept = 100;
+  Index rows = 0;
+  bool scattered = false;
   std::string dtype = "bf16";
   bool own = false;
   int threads = 2;
@@ -44,25 +46,42 @@ std::vector<T> random_values(Index count) {
   return made;
 }
 
-/// Causal attention of `keys` rows, whose tokens are the given percentage of a longer text's.
+/// A random choice of `count` of the positions below `end`, ascending.
+std::vector<Position> any_positions(Index count, Index end, unsigned seed) {
+  std::vector<Position> all(static_cast<std::size_t>(end)), chosen;
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::sample(all, std::back_inserter(chosen), count, std::mt19937(seed));
+  return chosen;
+}
+
+/// Which of `keys` keys the rows stand at, ascending: all, the last ones, or any.
+std::vector<Position> places_of_rows(const Options& options, Index keys) {
+  const Index rows = options.rows == 0 ? keys : options.rows;
+  if (options.scattered) return any_positions(rows, keys, 3);
+  std::vector<Position> last(static_cast<std::size_t>(rows));
+  std::iota(last.begin(), last.end(), static_cast<Position>(keys - rows));
+  return last;
+}
+
+/// Causal attention to `keys` keys, whose tokens are the given percentage of a longer text's.
 template <class T>
 nlohmann::ordered_json measure(const Options& options, Index keys, Index head_dim, Index group) {
   const Index kv_heads = options.heads / group;
   const Index query_width = options.heads * head_dim, width = kv_heads * head_dim;
   const Index tokens = keys * 100 / options.kept;
-  const auto queries = random_values<T>(keys * query_width);
+  std::vector<Position> limits = places_of_rows(options, keys);  // a row sees the keys up to its own
+  for (Position& limit : limits) ++limit;
+  const Index rows = std::ssize(limits);
+  const auto queries = random_values<T>(rows * query_width);
   const auto cached_keys = random_values<T>(tokens * width), cached_values = random_values<T>(tokens * width);
   std::vector<T> out(queries.size());
-  std::vector<Position> all(static_cast<std::size_t>(tokens)), positions, limits(static_cast<std::size_t>(keys));
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::sample(all, std::back_inserter(positions), keys, std::mt19937(2));
-  std::iota(limits.begin(), limits.end(), 1);
+  const std::vector<Position> positions = any_positions(keys, tokens, 2);
   lazyllm::cpu::Context context(options.threads);
   const auto once = [&] {
     const Clock::time_point start = Clock::now();
     attention<T>(context, {options.heads, kv_heads, head_dim, 0.125f},
                  {cached_keys.data(), cached_values.data(), width, head_dim}, positions, limits,
-                 {queries.data(), keys, query_width}, {out.data(), keys, query_width},
+                 {queries.data(), rows, query_width}, {out.data(), rows, query_width},
                  options.own ? BlockProducts::own : BlockProducts::automatic);
     return milliseconds_since(start);
   };
@@ -91,6 +110,8 @@ nlohmann::ordered_json measure(const Options& options, Index keys, Index head_di
           {"head_dim", head_dim},
           {"group", group},
           {"heads", options.heads},
+          {"rows", rows},
+          {"scattered", options.scattered},
           {"keys", keys},
           {"kept_percent", options.kept},
           {"attention_gflops", median(rates)},
@@ -104,7 +125,9 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times the CPU's causal attention beside the GEMM library's products, in turn.", "attention_bench");
   constexpr Index most = Index{1} << 20;
-  add_numbers(app, "--keys", options.keys, "rows and keys, one case after the other", {1, most});
+  add_numbers(app, "--keys", options.keys, "keys, one case after the other", {1, most});
+  add_number(app, "--rows", options.rows, "rows, those of the last keys; 0: as many as keys", {0, most});
+  app.add_flag("--scattered", options.scattered, "the rows are of any keys, as those of revived tokens");
   add_numbers(app, "--head-dim", options.head_dims, "elements of a head", {2, 4096});
   add_numbers(app, "--group", options.groups, "query heads of each key/value head", {1, 1024});
   add_number(app, "--heads", options.heads, "query heads, a multiple of the groups", {1, 1024});
@@ -119,6 +142,9 @@ int main(int argc, char** argv) {
   return run_program(app, argc, argv, [&] {
     std::optional<OutputFile> file;
     if (!options.json.empty()) file.emplace(options.json);
+    if (const Index least = std::ranges::min(options.keys); options.rows > least) {
+      fail("--rows ", options.rows, " is out of range 0 to ", least, ", the fewest keys");
+    }
     nlohmann::ordered_json report = nlohmann::ordered_json::array();
     for (const Index head_dim : options.head_dims) {
       for (const Index group : options.groups) {
