@@ -224,6 +224,7 @@ void answer_cpuid(greg_t* values) {
     d |= 1u << 22 | 1u << 24 | 1u << 25;  // bfloat16, tiles, bytes
     d |= 1u << 23;                        // AVX512-FP16: oneDNN 3 asks for it, and runs none of it on these types
   }
+  if (leaf == 7 && part == 1) a |= 1u << 4;  // AVX-VNNI, in the same way
   if (leaf == 0x1d) part == 0 ? put(1, 0, 0, 0) : put(1024u << 16 | 8192, tile_count << 16 | row_bytes, tile_rows, 0);
   if (leaf == 0x1e) put(0, row_bytes << 8 | tile_rows, 0, 0);
   values[REG_RAX] = a, values[REG_RBX] = b, values[REG_RCX] = c, values[REG_RDX] = d;

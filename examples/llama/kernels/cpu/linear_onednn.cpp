@@ -8,6 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/kernels/cpu/packed_weights.hpp"
 
 namespace llama {
@@ -166,6 +167,7 @@ bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
   // All of a row of x, and zeros of the panels behind the last input: oneDNN's fast kernels take no other stride.
   const dnnl::memory::desc panels({x_stride, weights.out}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
   static const bool fast = [&] {
+    if (!usable(Isa::avx512_vnni)) return false;  // oneDNN's sums of pairs of products may not fit 16 bit there
     try {
       const ProductShape usual{128, 64, 64, Type::u8, Type::s32, false, false, threads};
       const dnnl::memory::desc any({64, 64}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
