@@ -242,8 +242,10 @@ def peer_tables(paths):
 
 
 def revived(run):
-    """How many tokens the decode steps of a run revive at each pruning layer, in words."""
+    """How many tokens the decode steps of a run, or of a preset, revive at each pruning layer, in words."""
     later = str(run.get("decode_revived", "as the prompt"))
+    if "revive_from" in run:
+        later += f" from layer {run['revive_from']} on"
     words = f"{run['first_revived']}, then {later}" if "first_revived" in run else later
     return words + (f"; {run['continuations']} continuations" if "continuations" in run else "")
 

@@ -57,8 +57,9 @@ def recommended(layers, speedup, widths=None):
     return {layer: keep for layer, keep in points_of(fast).items() if keep < 1}
 
 
-def options(speedup):
-    """The members beside the schedule, as a schedule file has them."""
-    first = {"first_revived": 32} if speedup >= 2 else {}
-    return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, "decode_revived": 2, **first,
-            "continuations": 4}
+def options(cuts, speedup):
+    """The members beside the schedule `cuts`, as a schedule file has them."""
+    revived = {"decode_revived": 2, "first_revived": 32} if speedup >= 2 else {"decode_revived": 4}
+    last = {"revive_from": max(cuts)} if cuts and speedup < 2 else {}
+    return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, **revived, "continuations": 4,
+            **last}

@@ -56,6 +56,7 @@ nlohmann::ordered_json to_json(const MethodOptions& options) {
     if (options.pruning.max_revived) json["max_revived"] = *options.pruning.max_revived;
     if (options.pruning.decode_revived) json["decode_revived"] = *options.pruning.decode_revived;
     if (options.pruning.first_revived) json["first_revived"] = *options.pruning.first_revived;
+    if (options.pruning.revive_from) json["revive_from"] = *options.pruning.revive_from;
     if (options.pruning.continuations) json["continuations"] = *options.pruning.continuations;
   }
   if (options.is_filter()) json["keep"] = options.keep;

@@ -53,9 +53,11 @@ def read_presets(path, layers):
 def automatic(config):
     """{name: Preset} of those that the programs have for a model that nobody has calibrated; a name is a --schedule."""
     layers, widths = config["num_hidden_layers"], recommended.widths_of(config)
-    return {f"auto:{speedup:g}x": Preset(tuple(recommended.recommended(layers, speedup, widths).items()),
-                                         recommended.options(speedup))
-            for speedup in (1.5, 2.34, 3)}
+    presets = {}
+    for speedup in (1.5, 2.34, 3):
+        cuts = recommended.recommended(layers, speedup, widths)
+        presets[f"auto:{speedup:g}x"] = Preset(tuple(cuts.items()), recommended.options(cuts, speedup))
+    return presets
 
 
 class Cost:

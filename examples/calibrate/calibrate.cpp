@@ -48,7 +48,7 @@ struct Options {
   Index tokens = 16;
   Index runs = 64;
   std::vector<double> speedups = {1.5, 2.34, 3};
-  PruningOptions pruning{"", {}, {}, {}, {}, {}, {}, {}};  // of a preset to measure; without a schedule, of a search
+  PruningOptions pruning = {.schedule = ""};  // of a preset to measure; without a schedule, of a search
   bool chat = false;
   bool resume = false;
 
@@ -103,6 +103,7 @@ SharedMembers shared_members(const PruningOptions& options) {
   if (options.decode_revived) shared.decode_revived = options.decode_revived;
   if (options.decode_revived || options.first_revived) shared.first_revived = options.first_revived;
   if (options.continuations) shared.continuations = options.continuations;
+  if (options.revive_from) shared.revive_from = options.revive_from;
   return shared;
 }
 
@@ -219,6 +220,7 @@ class Calibration {
         .decode_revived = pruning.decode_revived,
         .first_revived = pruning.first_revived,
         .continuations = pruning.continuations,
+        .revive_from = pruning.revive_from,
     };
     std::vector<Outcome> outcomes;
     for (Index prompt = 0; prompt < searched_; ++prompt) outcomes.push_back(outcome(preset, prompt, progress, "given"));

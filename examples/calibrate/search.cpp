@@ -58,7 +58,8 @@ struct Shape {
                            .max_revived = shared.max_revived,
                            .decode_revived = shared.decode_revived,
                            .first_revived = shared.first_revived,
-                           .continuations = shared.continuations};
+                           .continuations = shared.continuations,
+                           .revive_from = shared.revive_from};
   }
 };
 

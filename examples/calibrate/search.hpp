@@ -45,7 +45,7 @@ struct Candidate {
   Agreement agreement;
 };
 
-/// Members that all presets of a search share; those that are absent here are searched.
+/// Members that all presets of a search share; score and protection are searched where they are absent here.
 struct SharedMembers {
   std::optional<lazyllm::AttentionScore> score = {};
   std::optional<Index> protect_first = {};
@@ -54,6 +54,7 @@ struct SharedMembers {
   std::optional<Index> decode_revived = 2;  ///< more, and decode steps take longer than dense ones
   std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
   std::optional<Index> continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
+  std::optional<Index> revive_from = {};
 };
 
 /// What to search in.

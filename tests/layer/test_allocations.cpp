@@ -306,7 +306,8 @@ int fail_allocations(const AnyPolicy& policy, const AttentionScore& score, std::
 
 TEST_CASE("allocations: each that fails leaves the sequences as they were, and nothing is lost") {
   const KeepRatio keep(Schedule{{1, 0.6}, {2, 0.7}, {3, 0.8}});
-  const std::vector<AnyPolicy> policies{keep, ReviveAtMost<KeepRatio>{keep, 2}, KeepComputed<KeepRatio>{keep, 1, 3, 2}};
+  const std::vector<AnyPolicy> policies{keep, ReviveAtMost<KeepRatio>{keep, 2}, KeepComputed<KeepRatio>{keep, 1, 3, 2},
+                                        KeepComputed<KeepRatio>{keep, 1, 3, 2, 3}};
   for (std::size_t policy = 0; policy < policies.size(); ++policy) {
     CAPTURE(policy);
     for (const AttentionScore& score : {AttentionScore{.pooling = 3}, AttentionScore{.over_layers = true}}) {

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lazyllm/policy/policies.hpp"
@@ -54,6 +56,21 @@ TEST_CASE("KeepComputed protects the first continuations in decode steps") {
   CHECK(select(2, 40).empty());
 }
 
+TEST_CASE("KeepComputed revives only continuations where fewer layers than revive_from have run") {
+  const std::vector<Position> followed{7, 30, 2};
+  PrunePoint point = at(40);
+  point.continuations = followed;
+  const KeepComputed before{half, 5, 20, 2, 3}, there{half, 5, 20, 2, 2}, no_first{half, 5, std::nullopt, 2, 3};
+  CHECK(before(point).max_revived == 20);  // the first step has its own number
+  CHECK(no_first(point).kind == Kind::not_pruned_before);
+  point.decoded_tokens = 1;
+  CHECK(before(point).kind == Kind::not_pruned_before);
+  CHECK(std::ranges::equal(before(point).protect, std::vector<Position>{7, 30}));
+  CHECK(there(point).kind == Kind::top_k);
+  CHECK(there(point).max_revived == 5);
+  CHECK(before(at(40, 40)).k == 20);  // a prompt is pruned
+}
+
 TEST_CASE("nested protection of one kind: the larger length wins, the outer mask wins") {
   CHECK(ProtectFirst{ProtectFirst{half, 5}, 3}(at(40)).protect_first == 5);
   CHECK(ProtectFirst{ProtectFirst{half, 3}, 5}(at(40)).protect_first == 5);
@@ -89,6 +106,7 @@ TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
     CHECK(KeepComputed{half, 7}(point).max_revived == 7);
   }
   CHECK(KeepComputed{KeepAll(), 7}(at(40, 1)).kind == Kind::all);
+  CHECK(KeepComputed{KeepAll(), 7, std::nullopt, 0, 5}(at(40, 1)).kind == Kind::all);
   const StaticPruning fixed(Schedule{{2, 0.5}});
   CHECK(KeepComputed{fixed,
                      7}({.layers_run = 2, .layers = 6, .active_tokens = 40, .tokens = 41, .new_tokens = 1, .steps = 1})

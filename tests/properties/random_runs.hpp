@@ -68,6 +68,7 @@ class Random {
     if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 4)};
     if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 2), between(3, 8)};
     if (chance(0.3)) policy = KeepComputed<AnyPolicy>{policy, between(0, 2), {}, between(1, 4)};
+    if (chance(0.2)) policy = KeepComputed<AnyPolicy>{policy, between(0, 2), {}, between(0, 4), between(1, 6)};
     if (chance(0.2)) policy = MinTokens<AnyPolicy>{policy, between(0, 20)};
     if (chance(0.1)) policy = PrefillOnly<AnyPolicy>{policy};
     return policy;

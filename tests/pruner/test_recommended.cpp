@@ -87,9 +87,12 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.decode_revived == 2);
   CHECK(preset.first_revived == 32);
   CHECK(preset.continuations == 4);
-  CHECK(recommended(30, 1.5).decode_revived == 2);
+  CHECK_FALSE(preset.revive_from);
+  CHECK(recommended(30, 1.5).revive_from == 18);
+  CHECK(recommended(30, 1.5).decode_revived == 4);
   CHECK_FALSE(recommended(30, 1.5).first_revived);
   CHECK(recommended(30, 1).schedule.points().empty());
+  CHECK_FALSE(recommended(30, 1).revive_from);
 }
 
 TEST_CASE("recommended: what cannot be had is refused with the range") {

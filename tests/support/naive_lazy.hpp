@@ -189,7 +189,8 @@ class NaiveLazy {
     std::vector<Position> result;
     if (selection.kind == not_pruned_before) {
       for (const Position p : active) {
-        if (!parked.contains(p)) result.push_back(p);
+        const auto& listed = selection.protect;
+        if (!parked.contains(p) || std::ranges::find(listed, p) != listed.end()) result.push_back(p);
       }
       return result;
     }

@@ -94,6 +94,7 @@ Json settings(const Options& options, const ModelConfig& config, std::size_t pro
   if (options.model.placement.int8) json["weights"] = "int8";
   if (pruning.decode_revived) json["decode_revived"] = *pruning.decode_revived;
   if (pruning.first_revived) json["first_revived"] = *pruning.first_revived;
+  if (pruning.revive_from) json["revive_from"] = *pruning.revive_from;
   if (pruning.continuations) json["continuations"] = *pruning.continuations;
   if (options.pruning.schedule != pruning.schedule) json["preset"] = options.pruning.schedule;
   return json;

@@ -37,7 +37,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
          "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7), " +
              named_policies() +
-             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the seven options below "
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the eight options below "
              "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, lazyllm::score_syntax())->default_str("last");
@@ -58,6 +58,11 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
              "in decode steps revive, of --decode-revived or beyond it, the N tokens that followed earlier places with "
              "the same last tokens, longest match first; with --decode-revived",
              {.least = 0, .most = lazyllm::Continuations::most});
+  add_number(app, "--revive-from", options.revive_from,
+             "with --decode-revived: where fewer than N layers have run, revive only --continuations, but for a first "
+             "step with --first-revived; the layer of the last cut is a good choice",
+             {.least = 0})
+      ->default_str("0");
 }
 
 std::string schedule_file_of(const PruningOptions& options) {
@@ -81,6 +86,7 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
   }
   if (!options.first_revived && !options.decode_revived) options.first_revived = preset.first_revived;
   if (!options.continuations) options.continuations = preset.continuations;
+  if (!options.revive_from) options.revive_from = preset.revive_from;
   if (!options.decode_revived) options.decode_revived = preset.decode_revived;
   return options;
 }
@@ -96,7 +102,8 @@ lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& optio
                                .max_revived = all.max_revived.value_or(lazyllm::Selection::unlimited),
                                .decode_revived = all.decode_revived,
                                .first_revived = all.first_revived,
-                               .continuations = all.continuations});
+                               .continuations = all.continuations,
+                               .revive_from = all.revive_from});
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

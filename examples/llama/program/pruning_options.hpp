@@ -14,17 +14,18 @@ namespace llama {
 /// The program options that say how a run prunes, the same in every program of this host.
 struct PruningOptions {
   std::string schedule = "auto:1.5x";
-  std::optional<std::string> score;     ///< absent: the preset's if `schedule` names one, else `last`
-  std::optional<Index> protect_first;   ///< absent: the preset's, else 0
-  std::optional<Index> protect_last;    ///< absent: the preset's, else 1
-  std::optional<Index> max_revived;     ///< absent: the preset's, else without a limit
-  std::optional<Index> decode_revived;  ///< absent: the preset's, else decode steps prune like the prompt's
-  std::optional<Index> first_revived;   ///< absent: the preset's, else `decode_revived`
-  std::optional<Index> continuations;   ///< absent: the preset's, else none
+  std::optional<std::string> score = {};     ///< absent: the preset's if `schedule` names one, else `last`
+  std::optional<Index> protect_first = {};   ///< absent: the preset's, else 0
+  std::optional<Index> protect_last = {};    ///< absent: the preset's, else 1
+  std::optional<Index> max_revived = {};     ///< absent: the preset's, else without a limit
+  std::optional<Index> decode_revived = {};  ///< absent: the preset's, else decode steps prune like the prompt's
+  std::optional<Index> first_revived = {};   ///< absent: the preset's, else `decode_revived`
+  std::optional<Index> continuations = {};   ///< absent: the preset's, else none
+  std::optional<Index> revive_from = {};     ///< absent: the preset's, else 0
 };
 
 /// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived`,
-/// `--decode-revived`, `--first-revived` and `--continuations`. `options` must outlive the parsing.
+/// `--decode-revived`, `--first-revived`, `--continuations` and `--revive-from`. `options` must outlive the parsing.
 void add_pruning_options(CLI::App& app, PruningOptions& options);
 
 /// The file that a preset is read from; empty if there is none.

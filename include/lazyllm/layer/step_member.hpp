@@ -108,6 +108,11 @@ struct StepMember {
            !running.waits_for_prompt(position);
   }
 
+  /// Whether the selection lists the position.
+  bool protects(Position position) const {
+    return std::ranges::find(selection.protect, position) != selection.protect.end();
+  }
+
   bool sums_scores() const { return last_slice && over_layers(entry.pruner->score()); }
 
   /// The first token that has not run at all.

@@ -39,7 +39,7 @@ struct Selection {
     all,               ///< every active token
     top_k,             ///< the `k` highest scores, equal scores to the smaller position
     top_p,             ///< the fewest highest scores that hold the share `p` of all active tokens' scores
-    not_pruned_before  ///< the tokens that no earlier step has pruned here: what was pruned once stays pruned
+    not_pruned_before  ///< the tokens that no earlier step has pruned here, and `protect`: without scores
   };
 
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_revived`
@@ -53,8 +53,8 @@ struct Selection {
   Index protect_last = 1;
   /// With top_k and top_p: positions i with mask[i] != 0 are always kept. Positions past its end are not protected.
   std::span<const std::uint8_t> protect_mask{};
-  /// With top_k and top_p: these positions, in any order, are always kept, too. The memory must stay until the layer's
-  /// `advance` ends.
+  /// With all kinds but `all`: these positions, in any order, are always kept, too. The memory must stay until the
+  /// layer's `advance` ends.
   std::span<const Position> protect{};
   /// With top_k and top_p: of the selected tokens that are parked here, the `max_revived` highest-scored ones are
   /// revived. The others stay parked and are not active in the next layer. Protected tokens are always revived, and

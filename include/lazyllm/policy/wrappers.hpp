@@ -80,15 +80,20 @@ struct KeepComputed {
   std::optional<Index> first_revived = {};
   /// Of the entry's continuations the first so many are revived in any case; they count among the others. At least 0.
   Index continuations = 0;
+  /// Where fewer layers have run, only continuations are revived, and nothing is scored; a first step with a number of
+  /// its own is as elsewhere. What is parked deeper has been selected more often, and has fewer layers to run. The last
+  /// pruning layer is a good choice.
+  Index revive_from = 0;
 
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
     if (!point.decodes() || !selection.ranks()) return selection;
-    selection.kind = Selection::Kind::top_k;
+    const bool is_first = point.decoded_tokens == 0 && first_revived;
+    const bool ranks = is_first || point.layers_run >= revive_from;
+    selection.kind = ranks ? Selection::Kind::top_k : Selection::Kind::not_pruned_before;
     selection.k = point.active_tokens;
-    const Index count = point.decoded_tokens == 0 ? first_revived.value_or(revived) : revived;
-    selection.max_revived = std::min(selection.max_revived, count);
+    selection.max_revived = std::min(selection.max_revived, is_first ? *first_revived : revived);
     const Index first = std::clamp<Index>(continuations, 0, std::ssize(point.continuations));
     selection.protect = point.continuations.first(detail::to_size(first));
     return selection;
@@ -131,6 +136,8 @@ template <class Policy>
 KeepComputed(Policy, Index, Index) -> KeepComputed<Policy>;
 template <class Policy>
 KeepComputed(Policy, Index, std::optional<Index>, Index) -> KeepComputed<Policy>;
+template <class Policy>
+KeepComputed(Policy, Index, std::optional<Index>, Index, Index) -> KeepComputed<Policy>;
 template <class Policy>
 MinTokens(Policy, Index) -> MinTokens<Policy>;
 template <class Policy>

@@ -32,18 +32,22 @@ struct Preset {
   /// In decode steps, so many of the tokens that followed the last ones earlier are revived in any case, see
   /// `Continuations`; absent: none.
   std::optional<Index> continuations = {};
+  /// In decode steps, pruning layers before so many layers revive nothing else; see `KeepComputed`; absent: all do.
+  std::optional<Index> revive_from = {};
 };
 
 /// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for
-/// `first_revived` or `continuations` without `decode_revived`.
+/// `first_revived`, `continuations` or `revive_from` without `decode_revived`.
 inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
   if (preset.decode_revived) {
     policy = KeepComputed<AnyPolicy>{std::move(policy), *preset.decode_revived, preset.first_revived,
-                                     preset.continuations.value_or(0)};
+                                     preset.continuations.value_or(0), preset.revive_from.value_or(0)};
   } else if (preset.first_revived) {
     detail::fail("preset: first_revived ", *preset.first_revived, " needs decode_revived");
   } else if (preset.continuations) {
     detail::fail("preset: continuations ", *preset.continuations, " need decode_revived");
+  } else if (preset.revive_from) {
+    detail::fail("preset: revive_from ", *preset.revive_from, " needs decode_revived");
   }
   const ProtectLast<AnyPolicy> last{std::move(policy), preset.protect_last};
   return TokenPruner<AnyPolicy>(ReviveAtMost{ProtectFirst{last, preset.protect_first}, preset.max_revived},
@@ -69,6 +73,7 @@ void visit_members(AnyPreset& preset, const Visit& visit) {
   visit("decode_revived", preset.decode_revived, 0);
   visit("first_revived", preset.first_revived, 0);
   visit("continuations", preset.continuations, 0);
+  visit("revive_from", preset.revive_from, 0);
 }
 
 /// Reads the member `name` of a preset.
@@ -97,9 +102,9 @@ Member read_member(const std::string& name, const Json& value, Index lowest) {
 }  // namespace detail
 
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
-/// "max_revived": 16, "decode_revived": 8, "first_revived": 32, "continuations": 4}`: the schedule as `parse_schedule`
-/// has it, the score as `parse_score`. Only the schedule must be there. The member `measured` is ignored: it says what
-/// the preset achieved.
+/// "max_revived": 16, "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9}`: the schedule as
+/// `parse_schedule` has it, the score as `parse_score`. Only the schedule must be there. The member `measured` is
+/// ignored: it says what the preset achieved.
 ///
 /// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
 /// `is_string`, `is_number_integer`, `get` and `dump`. Throws `invalid_argument` for an unknown member and for a value

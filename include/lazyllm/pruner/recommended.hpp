@@ -80,15 +80,19 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
   }
   std::vector<LayerKeep> points = points_of(fast);
   std::erase_if(points, [](const LayerKeep& point) { return point.keep >= 1; });
+  const bool mild = speedup < 2;
+  const std::optional<Index> last_cut = points.empty() ? std::nullopt : std::optional<Index>(points.back().layers_run);
   return {.schedule = Schedule(std::move(points)),
           .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
-          // Free beside the reading of the weights.
-          .decode_revived = 2,
+          // Nearly free beside the reading of the weights.
+          .decode_revived = mild ? 4 : 2,
           // The step that misses most, once an answer.
-          .first_revived = speedup < 2 ? std::nullopt : std::optional<Index>(32),
-          .continuations = 4};
+          .first_revived = mild ? std::nullopt : std::optional<Index>(32),
+          .continuations = 4,
+          // Little is missed after mild cuts; what there is to spare are the rows.
+          .revive_from = mild ? last_cut : std::nullopt};
 }
 
 /// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.

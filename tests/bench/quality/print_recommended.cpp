@@ -13,6 +13,7 @@ void print(lazyllm::Index layers, const lazyllm::LayerWidths& widths) {
     if (preset.decode_revived) std::cout << R"(, "decode_revived": )" << *preset.decode_revived;
     if (preset.first_revived) std::cout << R"(, "first_revived": )" << *preset.first_revived;
     if (preset.continuations) std::cout << R"(, "continuations": )" << *preset.continuations;
+    if (preset.revive_from) std::cout << R"(, "revive_from": )" << *preset.revive_from;
     std::cout << "}\n";
   }
 }

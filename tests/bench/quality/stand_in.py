@@ -10,7 +10,8 @@ import schedules
 LOSS = {"dense": 0, "lazy": 0.4, "static": 12, "random-drop": 40, "compress": 35}
 DENSE_SCORE = 0.96
 NUMBERS = {"context": int, "longest-answer": int, "limit": int, "speed-items": int, "threads": int, "keep": float, "seeds": int, "max-tokens": int,
-           "protect-first": int, "protect-last": int, "decode-revived": int, "first-revived": int, "continuations": int}
+           "protect-first": int, "protect-last": int, "decode-revived": int, "first-revived": int, "continuations": int,
+           "revive-from": int}
 
 
 class Program:

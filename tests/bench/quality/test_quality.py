@@ -201,7 +201,7 @@ class Agreement(unittest.TestCase):
         revive more at first."""
         def measured(speedup, kl, equal):
             part = {"kl": kl, "kl_95%": [kl / 2, 2 * kl], "top1": equal, "top1_95%": [0.5, 1.0]}
-            first = {"first_revived": 16, "continuations": 4} if speedup > 3 else {}
+            first = {"first_revived": 16, "continuations": 4, "revive_from": 9} if speedup > 3 else {}
             return {"decode_revived": 4, **first, "measured": {"ideal_ttft_speedup": speedup, "ttft_speedup": speedup / 2,
                                                       "held_out": part, "searched": part}}
 
@@ -219,7 +219,7 @@ class Agreement(unittest.TestCase):
         self.assertEqual([row.split(" | ")[1] for row in rows], ["slow", "middle", "good", "fast"])
         self.assertEqual([row.split(" | ")[-1] for row in rows], ["no bar |", "no |", "yes |", "yes |"])
         self.assertIn("| 2.40x | 1.20x | 4 | 0.019 (0.009 to 0.038) |", rows[1])
-        self.assertIn("| 3.10x | 1.55x | 16, then 4; 4 continuations | 0.500 (", rows[3])
+        self.assertIn("| 3.10x | 1.55x | 16, then 4 from layer 9 on; 4 continuations | 0.500 (", rows[3])
         root = ElementTree.parse(self.folder / "quality-agreement.svg").getroot()
         lines = [element for element in root.iter("{http://www.w3.org/2000/svg}polyline")]
         self.assertEqual(len(lines), 6)  # held out, searched and bars, twice
@@ -435,11 +435,11 @@ class Runs(unittest.TestCase):
         (self.model / "schedules.json").unlink()
         _, program = self.run_it("table")
         used = {(call[call.index("--schedule") + 1], call[call.index("--score") + 1], call[call.index("--decode-revived") + 1],
-                 "--first-revived" in call)
+                 "--first-revived" in call, call[call.index("--revive-from") + 1] if "--revive-from" in call else "")
                 for call in program.calls if "--decode-revived" in call}
         widths = recommended.Widths(128, 4, 2, 32, 256)
         expected = {(schedules.text_of(tuple(recommended.recommended(12, speedup, widths).items())),
-                     "mean:32+heads:max+pool:15", "2", speedup > 2)
+                     "mean:32+heads:max+pool:15", *(("2", True, "") if speedup > 2 else ("4", False, "7")))
                     for speedup in (1.5, 2.34, 3)}
         self.assertEqual(used, expected)
         for name in ("auto:1.5x", "auto:2.34x", "auto:3x"):

@@ -28,8 +28,9 @@ class Copy(unittest.TestCase):
             with self.subTest(layers=layers, speedup=speedup):
                 if layers > 1:  # a model of one layer is not pruned
                     schedule = schedules.parse(line.pop("schedule"))
-                    self.assertEqual(schedule, tuple(recommended.recommended(layers, speedup, widths).items()))
-                    self.assertEqual(line, recommended.options(speedup))
+                    cuts = recommended.recommended(layers, speedup, widths)
+                    self.assertEqual(schedule, tuple(cuts.items()))
+                    self.assertEqual(line, recommended.options(cuts, speedup))
                 else:
                     self.assertEqual((line["schedule"], recommended.recommended(1, speedup)), ("dense", {}))
 

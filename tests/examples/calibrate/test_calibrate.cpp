@@ -81,6 +81,7 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
     CHECK(preset["decode_revived"] == 2);
     CHECK(preset["first_revived"] == 32);
     CHECK(preset["continuations"] == 4);
+    CHECK_FALSE(preset.contains("revive_from"));
   }
 
   const Checkpoint checkpoint(program.toy().model);
@@ -169,8 +170,9 @@ TEST_CASE("calibrate: options are obeyed") {
 
   // Of a search, members that are given hold for all presets.
   REQUIRE(program
-              .run("shared.json", {"--runs", "3", "--score", "mean:3", "--protect-first", "2", "--protect-last", "5",
-                                   "--max-revived", "40", "--decode-revived", "3", "--continuations", "0"})
+              .run("shared.json",
+                   {"--runs", "3", "--score", "mean:3", "--protect-first", "2", "--protect-last", "5", "--max-revived",
+                    "40", "--decode-revived", "3", "--continuations", "0", "--revive-from", "1"})
               .status == 0);
   const nlohmann::json shared = program.read("shared.json");
   for (const nlohmann::json& preset : shared["presets"]) {
@@ -181,6 +183,7 @@ TEST_CASE("calibrate: options are obeyed") {
     CHECK(preset["decode_revived"] == 3);
     CHECK_FALSE(preset.contains("first_revived"));
     CHECK(preset["continuations"] == 0);
+    CHECK(preset["revive_from"] == 1);
   }
   REQUIRE(program.run("first.json", {"--runs", "3", "--first-revived", "7"}).status == 0);
   const nlohmann::json first = program.read("first.json");
@@ -197,8 +200,8 @@ TEST_CASE("calibrate: --help names every option and succeeds") {
        {"--model",         "--tokenizer",   "--data",           "--out",           "--prompts-limit",
         "--prompt-tokens", "--chat",        "--schedule",       "--score",         "--protect-first",
         "--protect-last",  "--max-revived", "--decode-revived", "--first-revived", "--continuations",
-        "--speedups",      "--tokens",      "--runs",           "--resume",        "--dtype",
-        "--threads",       "--weights"}) {
+        "--revive-from",   "--speedups",    "--tokens",         "--runs",          "--resume",
+        "--dtype",         "--threads",     "--weights"}) {
     CAPTURE(option);
     CHECK(result.out.find(option) != std::string::npos);
   }

@@ -118,7 +118,8 @@ TEST_CASE("search: members that all presets share are not searched") {
                              .max_revived = 90,
                              .decode_revived = 6,
                              .first_revived = {},
-                             .continuations = 1};
+                             .continuations = 1,
+                             .revive_from = 2};
   made_up.search({1.5, 2.4}, 60 * prompts, shared);
   REQUIRE(made_up.found().size() > 2);
   for (const Candidate& candidate : made_up.found()) {
@@ -130,6 +131,7 @@ TEST_CASE("search: members that all presets share are not searched") {
     CHECK(preset.decode_revived == 6);
     CHECK_FALSE(preset.first_revived);
     CHECK(preset.continuations == 1);
+    CHECK(preset.revive_from == 2);
   }
 }
 

@@ -142,8 +142,8 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(said({}) == described(1.5));
   CHECK(said({"--schedule", "auto:2.3x"}) == described(2.3));
   CHECK(said({"--schedule", "auto:2.3x", "--score", "last", "--protect-first", "1"}) ==
-        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 2");
-  CHECK(said({}).ends_with(" 2"));
+        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 4");
+  CHECK(said({}).ends_with(" 4"));
   CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
   const auto decode = [](const std::vector<std::string>& arguments, Index decoded_tokens = 0) {
     return make_pruner(parse(arguments), 30)
@@ -161,6 +161,10 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "auto:2x"}).max_revived == 32);
   CHECK(decode({"--schedule", "auto:2x"}, 1).max_revived == 2);
   CHECK(decode({"--schedule", "auto:2x", "--decode-revived", "1"}).max_revived == 1);
+  CHECK(decode({"--schedule", "auto:1.5x"}, 1).kind == lazyllm::Selection::Kind::not_pruned_before);
+  CHECK(decode({"--schedule", "auto:1.5x", "--revive-from", "9"}, 1).max_revived == 4);
+  CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--revive-from", "10"}).kind ==
+        lazyllm::Selection::Kind::not_pruned_before);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
   CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
                        "lazyllm: recommended: speedup 5 is out of range 1 to 4", lazyllm::invalid_argument);
