@@ -11,6 +11,9 @@ import sys
 import plot
 from quality import with_section
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import make_tables  # noqa: E402
+
 SECTION = "quality-agreement"
 # (least ideal speedup, most KL or None, least share of equal tokens)
 BARS = ((2.34, 0.02, 0.97), (3.0, None, 0.93))
@@ -38,17 +41,12 @@ def table(models):
     for name, presets in models:
         for preset, values in presets:
             measured = values["measured"]
-            revived = str(values["decode_revived"])
-            if "first_revived" in values:
-                revived = f"{values['first_revived']}, then {revived}"
-            if "continuations" in values:
-                revived += f"; {values['continuations']} continuations"
             cells = [f"{measured[part]['kl']:.3f} ({measured[part]['kl_95%'][0]:.3f} to {measured[part]['kl_95%'][1]:.3f})"
                      for part in ("held_out", "searched")]
             cells += [f"{100 * measured[part]['top1']:.1f} % ({100 * measured[part]['top1_95%'][0]:.0f} to "
                       f"{100 * measured[part]['top1_95%'][1]:.0f})" for part in ("held_out", "searched")]
             rows.append(f"| {name} | {preset} | {measured['ideal_ttft_speedup']:.2f}x | {measured['ttft_speedup']:.2f}x | "
-                        f"{revived} | " + " | ".join(cells) + f" | {bar_met(measured)} |")
+                        f"{make_tables.revived(values)} | " + " | ".join(cells) + f" | {bar_met(measured)} |")
     return "\n".join(rows)
 
 

@@ -142,7 +142,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(said({}) == described(1.5));
   CHECK(said({"--schedule", "auto:2.3x"}) == described(2.3));
   CHECK(said({"--schedule", "auto:2.3x", "--score", "last", "--protect-first", "1"}) ==
-        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 4");
+        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 2");
   CHECK(said({}).ends_with(" 4"));
   CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
   const auto decode = [](const std::vector<std::string>& arguments, Index decoded_tokens = 0) {
