@@ -227,9 +227,7 @@ class StepBatch {
       const bool all = !member.ends_at(depth) || member.selection.kind == Selection::Kind::all;
       unranked_.clear();
       for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        if (all || !member.pruned_here(part.keys[i], depth) || member.protects(part.keys[i])) {
-          unranked_.push_back(static_cast<Index>(i));
-        }
+        if (all || member.stays_unranked(part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
       }
       kept = unranked_;
     }

@@ -108,9 +108,9 @@ struct StepMember {
            !running.waits_for_prompt(position);
   }
 
-  /// Whether the selection lists the position.
-  bool protects(Position position) const {
-    return std::ranges::find(selection.protect, position) != selection.protect.end();
+  /// Whether the token stays where nothing is ranked: no earlier step has pruned it here, or the selection lists it.
+  bool stays_unranked(Position position, Depth depth) const {
+    return !pruned_here(position, depth) || std::ranges::find(selection.protect, position) != selection.protect.end();
   }
 
   bool sums_scores() const { return last_slice && over_layers(entry.pruner->score()); }

@@ -466,9 +466,9 @@ TEST_CASE("--help names every option and succeeds") {
   for (const char* option :
        {"--model",         "--tokenizer",     "--prompt",        "--prompt-file",  "--token-ids",   "--chat",
         "--schedule",      "--score",         "--protect-first", "--protect-last", "--max-revived", "--decode-revived",
-        "--first-revived", "--continuations", "--revive-from", "--max-tokens",    "--context",      "--dtype",       "--weights",
-        "--threads",       "--temperature",   "--top-p",         "--seed",         "--compare",     "--repeats",
-        "--json",          "--trace",         "--logits",        "--report"}) {
+        "--first-revived", "--continuations", "--revive-from",   "--max-tokens",   "--context",     "--dtype",
+        "--weights",       "--threads",       "--temperature",   "--top-p",        "--seed",        "--compare",
+        "--repeats",       "--json",          "--trace",         "--logits",       "--report"}) {
     CHECK(result.out.find(option) != std::string::npos);
   }
 }
