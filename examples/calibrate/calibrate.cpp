@@ -211,17 +211,8 @@ class Calibration {
   std::vector<Candidate> measured(ProgressBar& progress) {
     const ModelConfig& config = model_->config();
     const PruningOptions pruning = resolved(options_.pruning, config.layers, widths_of(config));
-    const lazyllm::Preset preset{
-        .schedule = lazyllm::parse_schedule(pruning.schedule),
-        .score = lazyllm::parse_score(*pruning.score),
-        .protect_first = *pruning.protect_first,
-        .protect_last = *pruning.protect_last,
-        .max_revived = pruning.max_revived.value_or(lazyllm::Selection::unlimited),
-        .decode_revived = pruning.decode_revived,
-        .first_revived = pruning.first_revived,
-        .continuations = pruning.continuations,
-        .revive_from = pruning.revive_from,
-    };
+    lazyllm::Preset preset = members_of(pruning);
+    preset.schedule = lazyllm::parse_schedule(pruning.schedule);
     std::vector<Outcome> outcomes;
     for (Index prompt = 0; prompt < searched_; ++prompt) outcomes.push_back(outcome(preset, prompt, progress, "given"));
     return {{preset, ideal_speedup(preset), summarize(outcomes)}};

@@ -91,19 +91,22 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
   return options;
 }
 
+lazyllm::Preset members_of(const PruningOptions& options) {
+  return {.score = lazyllm::parse_score(*options.score),
+          .protect_first = *options.protect_first,
+          .protect_last = *options.protect_last,
+          .max_revived = options.max_revived.value_or(lazyllm::Selection::unlimited),
+          .decode_revived = options.decode_revived,
+          .first_revived = options.first_revived,
+          .continuations = options.continuations,
+          .revive_from = options.revive_from};
+}
+
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
                                                      const lazyllm::LayerWidths& widths) {
   const PruningOptions all = resolved(options, layers, widths);
   lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);  // any that has a text form
-  return lazyllm::make_pruner(std::move(policy),
-                              {.score = lazyllm::parse_score(*all.score),
-                               .protect_first = *all.protect_first,
-                               .protect_last = *all.protect_last,
-                               .max_revived = all.max_revived.value_or(lazyllm::Selection::unlimited),
-                               .decode_revived = all.decode_revived,
-                               .first_revived = all.first_revived,
-                               .continuations = all.continuations,
-                               .revive_from = all.revive_from});
+  return lazyllm::make_pruner(std::move(policy), members_of(all));
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

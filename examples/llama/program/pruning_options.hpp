@@ -38,6 +38,10 @@ std::string schedule_file_of(const PruningOptions& options);
 /// `widths` are the model's, for a recommended preset.
 PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::LayerWidths& widths = {});
 
+/// What options that are `resolved` say beside the schedule, which need not be one that a preset can hold. Throws
+/// `std::invalid_argument` for a score that is none.
+lazyllm::Preset members_of(const PruningOptions& options);
+
 /// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of
 /// range.
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
