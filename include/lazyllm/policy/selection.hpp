@@ -39,7 +39,7 @@ struct Selection {
     all,               ///< every active token
     top_k,             ///< the `k` highest scores, equal scores to the smaller position
     top_p,             ///< the fewest highest scores that hold the share `p` of all active tokens' scores
-    not_pruned_before  ///< the tokens that no earlier step has pruned here, and `protect`: without scores
+    not_pruned_before  ///< without scores: the tokens that no earlier step has pruned here, and `protect`
   };
 
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_revived`

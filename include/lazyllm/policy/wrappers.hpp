@@ -80,9 +80,9 @@ struct KeepComputed {
   std::optional<Index> first_revived = {};
   /// Of the entry's continuations the first so many are revived in any case; they count among the others. At least 0.
   Index continuations = 0;
-  /// Where fewer layers have run, only continuations are revived, and nothing is scored; a first step with a number of
-  /// its own is as elsewhere. What is parked deeper has been selected more often, and has fewer layers to run. The last
-  /// pruning layer is a good choice.
+  /// Pruning layers after fewer layers than this revive only continuations, and need no scores. Tokens that are parked
+  /// deep have passed more cuts, and have fewer layers to run, so the last pruning layer is a good choice. It does not
+  /// act in the first decode step where `first_revived` is set.
   Index revive_from = 0;
 
   /// The edited answer.

@@ -91,7 +91,7 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           // The step that misses most, once an answer.
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),
           .continuations = 4,
-          // Little is missed after mild cuts; what there is to spare are the rows.
+          // Mild cuts leave few tokens out: only the last cut, whose rows cost least, revives.
           .revive_from = mild ? last_cut : std::nullopt};
 }
 
