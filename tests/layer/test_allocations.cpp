@@ -152,7 +152,8 @@ long allocations_of(const AnyPolicy& policy, const AttentionScore& score, bool b
                                      .hidden_size = 3});
     a.reserve(host.context, prompt + steps);
     b.reserve(host.context, prompt + steps);
-    (void)host.context.scratch(4 * (prompt + steps + 16));
+    constexpr Index heads = 4, window = 4;
+    (void)host.context.scratch(heads * window * (prompt + steps + 32));
   } else {
     host.generate(a, b, pruner);
     a.clear();

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -65,6 +66,46 @@ TEST_CASE("attention scores: the same bits wherever queries and keys lie") {
         scores_of(context, problem, problem.query_rows(queries.data() + shift), problem.key_view(keys.data() + shift)),
         expected));
   }
+}
+
+TEST_CASE_TEMPLATE("attention scores: the same bits beside any number of heads", T, float, Eigen::bfloat16) {
+  const AttentionProblem<T> one(7, 1, 1, 40, 90, 1);
+  const auto with_heads = [&](Index heads) {  // all alike
+    std::vector<T> queries;
+    for (Index head = 0; head < heads; ++head) {
+      queries.insert(queries.end(), one.queries.end() - one.head_dim, one.queries.end());
+    }
+    cpu::Context context;
+    std::vector<float> result(one.active.size(), Problem::poison());
+    const QueryRows<T> rows{queries.data(), heads * one.head_dim, one.head_dim, heads, one.head_dim, one.scale()};
+    score_one(context, rows, 0, one.limits, one.key_view(one.keys.data()), one.active, Reduce::mean, result,
+              Reduce::max);
+    return result;
+  };
+  const std::vector<float> expected = with_heads(2);  // one alone is summed up in another order
+  for (Index heads = 3; heads <= 20; ++heads) {
+    CAPTURE(heads);
+    CHECK(same_bits(with_heads(heads), expected));
+  }
+}
+
+TEST_CASE_TEMPLATE("attention scores: wide heads, and more rows than are worked on at a time", T, float,
+                   Eigen::bfloat16) {
+  cpu::Context context;
+  for (const Index head_dim : {2, 130, 200, 256}) {
+    CAPTURE(head_dim);
+    const AttentionProblem<T> problem(6, 4, 2, head_dim, 75, 3);
+    CHECK(worst_error(scores_of(context, problem), problem.template scores<PlainMemory>(Reduce::mean)) < 1e-5);
+  }
+  const AttentionProblem<T> long_window(6, 64, 16, 8, 1200, 20);
+  CHECK(worst_error(scores_of(context, long_window), long_window.template scores<PlainMemory>(Reduce::mean)) < 1e-5);
+}
+
+TEST_CASE("attention scores: rows may see fewer keys than rows before them") {
+  Problem problem(6, 4, 2, 16, 300, 60);
+  std::ranges::reverse(problem.limits);
+  cpu::Context context;
+  CHECK(worst_error(scores_of(context, problem), problem.scores<PlainMemory>(Reduce::mean)) < 1e-5);
 }
 
 TEST_CASE("attention scores: groups of any number of heads") {

@@ -2,60 +2,18 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include "lazyllm/backend/cpu/context.hpp"
+#include "lazyllm/backend/cpu/key_products.hpp"
 #include "lazyllm/backend/operations.hpp"
 #include "lazyllm/backend/score_order.hpp"
 
 namespace lazyllm::cpu {
 
 namespace detail {
-
-/// Eigen's own conversion of bfloat16 keeps compilers from vectorising.
-inline float to_float(Eigen::bfloat16 value) { return std::bit_cast<float>(std::uint32_t{value.value} << 16); }
-
-template <class T>
-float to_float(T value) {
-  return static_cast<float>(value);
-}
-
-using Lanes = Eigen::Array<float, 16, 1>;
-
-template <class T>
-Lanes load(const T* from) {
-  if constexpr (std::is_same_v<T, float>) {
-    return Eigen::Map<const Lanes>(from);
-  } else {
-    Lanes lanes;
-    for (Index lane = 0; lane < lanes.size(); ++lane) lanes[lane] = to_float(from[lane]);
-    return lanes;
-  }
-}
-
-/// a . b in float of `count` rows a, one after the other. The lanes have a fixed number and order, so that the bits
-/// depend neither on where a and b lie nor on `count`.
-template <int count, class T>
-std::array<float, count> dots(const float* a, const T* b, Index head_dim) {
-  constexpr Index size = Lanes::SizeAtCompileTime;
-  Lanes lanes[count];
-  for (Lanes& sum : lanes) sum.setZero();
-  Index j = 0;
-  for (; j + size <= head_dim; j += size) {
-    const Lanes element = load(b + j);
-    for (int i = 0; i < count; ++i) lanes[i] += load(a + i * head_dim + j) * element;
-  }
-  std::array<float, count> sums;
-  for (int i = 0; i < count; ++i) sums[static_cast<std::size_t>(i)] = lanes[i].sum();
-  for (; j < head_dim; ++j) {
-    for (int i = 0; i < count; ++i) sums[static_cast<std::size_t>(i)] += a[i * head_dim + j] * to_float(b[j]);
-  }
-  return sums;
-}
 
 /// Whether all numbers are finite.
 inline bool all_finite(const float* numbers, Index count) {
@@ -68,87 +26,83 @@ inline bool all_finite(const float* numbers, Index count) {
 /// need not pass it on where the host is compiled with -ffast-math.
 template <class T, class Keys>
 void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Keys>& task) {
-  const std::span<const Position> limits = task.limits;
-  const Positions keys = task.keys;
-  const Keys& key_view = task.key_view;
-  const Reduce over_heads = task.over_heads;
-  const Reduce over_rows = task.over_rows;
-  const std::span<float> scores = task.scores;
-  const Index count = std::ssize(keys);
-  const Index heads = queries.heads;
-  const Index group = heads / key_view.kv_heads;
-  // Each head's row begins on a packet boundary: what Eigen vectorises, and so the result's bits, must not depend on
-  // where the scratch memory happens to lie. The odd number of packets keeps the rows out of each other's cache sets.
-  constexpr Index packet = 16;
-  const Index stride = ((count + packet - 1) / packet | 1) * packet;
-  const std::span<float> scratch = context.scratch(heads * (stride + queries.head_dim + 1));
+  const Index count = std::ssize(task.keys), all_rows = std::ssize(task.limits);
+  const Index heads = queries.heads, head_dim = queries.head_dim;
+  const Index group = heads / task.key_view.kv_heads;
+  const Reduce over_heads = task.over_heads, over_rows = task.over_rows;
+  // The weights of one query and all keys begin on a packet boundary: what Eigen vectorises, and so the result's bits,
+  // must not depend on where the scratch memory happens to lie. The odd number of packets keeps them out of each
+  // other's cache sets.
+  const Index stride = ((count + key_lanes - 1) / key_lanes | 1) * key_lanes;
+  // Rows at a time share the work on the keys, as long as their weights stay in a cache.
+  constexpr Index most_weights = Index{1} << 20;
+  const Index most_rows = std::clamp<Index>(most_weights / (heads * stride), 1, all_rows);
+  const Index most_queries = most_rows * heads;
+  const std::span<float> scratch = context.scratch(most_queries * (stride + head_dim + 1));
   float* const weights = scratch.data();
-  float* const query = weights + heads * stride;
-  float* const factors = query + heads * queries.head_dim;
+  float* const query_rows = weights + most_queries * stride;
+  float* const factors = query_rows + most_queries * head_dim;
 
   // Of the one row of a decode step, one thread has the scores before a second one is awake.
   constexpr Index grain = 256, little = Index{1} << 22;
-  const bool alone = std::ssize(limits) * count * heads * queries.head_dim <= little;
+  const bool alone = all_rows * count * heads * head_dim <= little;
   const auto for_chunks = [&](Index all, Index size, const auto& body) {
     alone ? context.in_chunks(all, size, body) : context.for_chunks(all, size, body);
   };
   const float head_count = over_heads == Reduce::mean ? static_cast<float>(heads) : 1;
+  const float share = over_rows == Reduce::mean ? 1 / static_cast<float>(all_rows) : 1;
   bool finite = true;
-  for (std::size_t r = 0; r < limits.size(); ++r) {
-    const Index row = task.first_row + static_cast<Index>(r);
-    const Index visible = limits[r];
-    for (Index head = 0; head < heads; ++head) {
-      std::transform(queries.query(row, head), queries.query(row, head) + queries.head_dim,
-                     query + head * queries.head_dim, to_float<T>);
-    }
-    for_chunks(visible, grain, [&](Index first, Index last) {
-      for (Index i = first; i < last; ++i) {
-        for (Index kv_head = 0; kv_head < key_view.kv_heads; ++kv_head) {
-          const auto* key = key_view.key(keys[lazyllm::detail::to_size(i)], kv_head);
-          const auto some = [&]<int number>(Index head, std::integral_constant<int, number>) {
-            const auto sums = dots<number>(query + head * queries.head_dim, key, queries.head_dim);
-            for (const float sum : sums) weights[head++ * stride + i] = queries.scale * sum;
-          };
-          Index head = kv_head * group;
-          const Index end = head + group;
-          for (; end - head >= 4; head += 4) some(head, std::integral_constant<int, 4>());
-          if (end - head == 3) some(head, std::integral_constant<int, 3>());
-          if (end - head == 2) some(head, std::integral_constant<int, 2>());
-          if (end - head == 1) some(head, std::integral_constant<int, 1>());
-        }
+  for (Index begin = 0; begin < all_rows; begin += most_rows) {
+    const Index rows = std::min(most_rows, all_rows - begin);
+    const std::span<const Position> limits =
+        task.limits.subspan(lazyllm::detail::to_size(begin), lazyllm::detail::to_size(rows));
+    // Query number (kv_head * rows + row) * group + i: those that share a key head lie together.
+    const auto number_of = [&](Index head, Index row) { return (head / group * rows + row) * group + head % group; };
+    for (Index row = 0; row < rows; ++row) {
+      for (Index head = 0; head < heads; ++head) {
+        const T* const query = queries.query(task.first_row + begin + row, head);
+        std::transform(query, query + head_dim, query_rows + number_of(head, row) * head_dim,
+                       [&](T element) { return queries.scale * to_float(element); });
       }
+    }
+    for_chunks(std::ranges::max(limits), grain, [&](Index first, Index last) {
+      const Positions keys = task.keys.subspan(lazyllm::detail::to_size(first), lazyllm::detail::to_size(last - first));
+      multiply_keys(query_rows, rows * group, head_dim, task.key_view, keys, weights + first, stride);
     });
-    for_chunks(heads, 1, [&](Index first, Index last) {
-      for (Index head = first; head < last; ++head) {
-        Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + head * stride, visible);
+    for_chunks(rows * heads, 1, [&](Index first, Index last) {
+      for (Index query = first; query < last; ++query) {
+        const Index visible = limits[lazyllm::detail::to_size(query / group % rows)];
+        Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + query * stride, visible);
         const bool good = all_finite(weight.data(), visible);
         weight = (weight - weight.maxCoeff()).exp();
-        factors[head] = good ? 1 / (weight.sum() * head_count) : 0;
+        factors[query] = good ? 1 / (weight.sum() * head_count) : 0;
       }
     });
-    finite &= std::find(factors, factors + heads, 0.0F) == factors + heads;
-    const float share = over_rows == Reduce::mean ? 1 / static_cast<float>(limits.size()) : 1;
+    finite &= std::find(factors, factors + rows * heads, 0.0F) == factors + rows * heads;
     for_chunks(count, grain, [&](Index first, Index last) {
       // Plain loops: every element takes the same steps, whether a compiler vectorises it or not.
-      float probability[grain] = {};
-      const Index seen = std::min(last, visible) - first;
-      for (Index head = 0; head < heads; ++head) {
-        const float* const weight = weights + head * stride + first;
-        if (over_heads == Reduce::mean) {
-          for (Index i = 0; i < seen; ++i) probability[i] += factors[head] * weight[i];
-        } else {
-          for (Index i = 0; i < seen; ++i) probability[i] = std::max(probability[i], factors[head] * weight[i]);
+      float* const score = task.scores.data() + first;
+      if (begin == 0) std::fill_n(score, last - first, 0.0F);
+      for (Index row = 0; row < rows; ++row) {
+        float probability[grain] = {};
+        const Index seen = std::min<Index>(last, limits[lazyllm::detail::to_size(row)]) - first;
+        for (Index head = 0; head < heads; ++head) {
+          const Index query = number_of(head, row);
+          const float* const weight = weights + query * stride + first;
+          if (over_heads == Reduce::mean) {
+            for (Index i = 0; i < seen; ++i) probability[i] += factors[query] * weight[i];
+          } else {
+            for (Index i = 0; i < seen; ++i) probability[i] = std::max(probability[i], factors[query] * weight[i]);
+          }
         }
-      }
-      float* const score = scores.data() + first;
-      if (r == 0) std::fill_n(score, last - first, 0.0F);
-      for (Index i = 0; i < last - first; ++i) {
-        score[i] = over_rows == Reduce::mean ? score[i] + share * probability[i]
-                                             : lazyllm::detail::higher(score[i], probability[i]);
+        for (Index i = 0; i < last - first; ++i) {
+          score[i] = over_rows == Reduce::mean ? score[i] + share * probability[i]
+                                               : lazyllm::detail::higher(score[i], probability[i]);
+        }
       }
     });
   }
-  if (!finite) std::ranges::fill(scores, std::bit_cast<float>(0x7fc00000U));
+  if (!finite) std::ranges::fill(task.scores, std::bit_cast<float>(0x7fc00000U));
 }
 
 }  // namespace detail
