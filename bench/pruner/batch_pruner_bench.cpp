@@ -25,7 +25,7 @@ struct Problem {
     const std::vector<DensePlan::Extent> extents(static_cast<std::size_t>(sequences), {.new_tokens = tokens});
     dense.start(extents);
     for (Index s = 0; s < sequences; ++s) {
-      requests.push_back({.pruner = &pruner,
+      requests.push_back({.score = &pruner.score(),
                           .sequence = s,
                           .new_tokens = tokens,
                           .selection = {.kind = Selection::Kind::top_k, .k = tokens / 2}});

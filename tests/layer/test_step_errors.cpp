@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -172,6 +173,47 @@ TEST_CASE("step: a layer on another context is refused, and ends the step") {
                        "lazyllm: Step::advance: the context is not that of begin", logic_error);
   CHECK_THROWS_AS(test.engine.layers[0].forward(another, test.engine.step), logic_error);
   test.check_unchanged();
+}
+
+TEST_CASE("layer: a block that knows its layer is not run as another one") {
+  struct OfLayer : ScriptedAttention {
+    Index layer() const { return ScriptedAttention::layer; }
+  };
+  Fixture test;
+  std::vector<LazyDecoderLayer<OfLayer>> layers;
+  for (auto& layer : test.engine.layers) layers.emplace_back(OfLayer{layer.attention()});
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  layers[0].forward(test.engine.context, test.engine.step);
+  CHECK_THROWS_WITH_AS(layers[2].forward(test.engine.context, test.engine.step),
+                       "lazyllm: LazyDecoderLayer: the attention block of layer 2 is run as layer 1", logic_error);
+  CHECK_FALSE(test.engine.step.running());
+  test.check_unchanged();
+}
+
+TEST_CASE("step: a pruner that is assigned during a step scores as it did when the step began") {
+  struct Windows : ScriptedAttention {
+    std::vector<Index>* rows;
+    void token_scores(cpu::Context& context, const LayerPlan& plan, const ScoreWindow& window,
+                      std::span<float> scores) {
+      rows->push_back(window.rows);
+      ScriptedAttention::token_scores(context, plan, window, scores);
+    }
+  };
+  Fixture test;
+  std::vector<Index> rows;
+  std::fill_n(test.engine.script->scores.begin() + 4, 6, 9.0F);  // the new tokens stay
+  const KeepRatio policy(Schedule{{1, 0.9}, {2, 0.5}});
+  Engine::Pruner pruner(policy, AttentionScore{.last_queries = 2});
+  const Entries entries{{&test.b, &pruner, 6}};
+  test.engine.begin(entries);
+  for (auto& layer : test.engine.layers) {
+    Windows block{layer.attention(), &rows};
+    test.engine.step.advance(test.engine.context, block);
+    pruner = Engine::Pruner(policy, AttentionScore{.last_queries = 5, .over_layers = true});
+  }
+  test.engine.step.end();
+  CHECK(rows == std::vector<Index>{2, 2});
 }
 
 TEST_CASE("step: a score of more rows than the block keeps queries of is refused in the first layer") {

@@ -45,7 +45,7 @@ struct One {
   Kept kept(const Selection& selection, const std::set<Position>& parked = {}) {
     const LayerPlan plan = builder.layer(0, 2);
     const Pruner pruner{KeepAll()};
-    const detail::PruneRequest<Pruner> request{.pruner = &pruner, .new_tokens = 1, .selection = selection};
+    const detail::PruneRequest<Pruner> request{.score = &pruner.score(), .new_tokens = 1, .selection = selection};
     const std::span<const detail::PruneRequest<Pruner>> requests(&request, 1);
     Batch batch;
     batch.score(context, block, plan, requests);
@@ -145,7 +145,7 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
       if (random() % 4 == 0) selection.kind = Kind::all;  // only to be summed
       if (random() % 2 == 0) selection.protect_first = static_cast<Index>(random() % 4);
       if (random() % 2 == 0) selection.max_revived = static_cast<Index>(random() % 6);
-      requests.push_back({.pruner = &pruners[static_cast<std::size_t>(s)],
+      requests.push_back({.score = &pruners[static_cast<std::size_t>(s)].score(),
                           .sequence = s,
                           .new_tokens = 1,
                           .outputs = static_cast<Index>(random() % 3),
@@ -160,7 +160,7 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
       if (!request.selection.ranks()) continue;
       const auto s = static_cast<std::size_t>(request.sequence);
       const auto first = plan.key_indptr()[s];
-      const Index width = request.pruner->score().pooling;
+      const Index width = request.score->pooling;
       std::vector<float> pooled;
       for (Index k = 0; k < std::ssize(keys[s]); ++k) {
         float highest = 0;
@@ -211,7 +211,8 @@ TEST_CASE("batch pruner: a bad score is told for its request alone") {
   const Pruner pruner{KeepAll()};
   std::vector<detail::PruneRequest<Pruner>> requests;
   for (Index s = 0; s < 3; ++s) {
-    requests.push_back({.pruner = &pruner, .sequence = s, .new_tokens = 1, .selection = {.kind = Kind::top_k, .k = 2}});
+    requests.push_back(
+        {.score = &pruner.score(), .sequence = s, .new_tokens = 1, .selection = {.kind = Kind::top_k, .k = 2}});
   }
   Batch batch;
   batch.score(context, block, plan, std::span<const detail::PruneRequest<Pruner>>(requests));

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <concepts>
 #include <utility>
 
 #include "lazyllm/backend/operations.hpp"
 #include "lazyllm/engine/concepts.hpp"
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/layer_plan.hpp"
+#include "lazyllm/engine/positions.hpp"
 #include "lazyllm/engine/rows.hpp"
 #include "lazyllm/score/attention_score.hpp"
 
@@ -28,10 +32,9 @@ class LazyDecoderLayer {
   /// Runs the layer on the running batch of `step`. If anything throws, the step is aborted. Where no sequence has
   /// rows, the blocks are not called.
   ///
-  /// Two things are the engine's contract, nothing checks them. The layers of a model run once each, in their order:
-  /// the step counts calls and cannot tell one layer's blocks from another's; a block that knows its layer can compare
-  /// it with `plan.layer()`. And the pruners of the step's entries stay as they are until the step ends: what a layer
-  /// keeps was planned with the options that they had when the step began.
+  /// The layers of a model run once each, in their order. An attention block that has `layer()` is held to it: another
+  /// layer's turn throws `logic_error` before the block is called. The step counts calls, so that it cannot tell the
+  /// layers of other blocks apart.
   template <Backend Context, class Step>
   void forward(Context& context, Step& step) {
     using T = typename Step::value_type;
@@ -42,7 +45,8 @@ class LazyDecoderLayer {
                   "lazyllm: the feed-forward block needs `feed_forward(Context&, RowsView<T>)`");
     if constexpr (Attention<AttentionBlock, Context, T> && FeedForward<FeedForwardBlock, Context, T>) {
       step.guard([&] {
-        const auto plan = step.plan();
+        const LayerPlan plan = step.plan();
+        check_layer(plan.layer());
         if (plan.rows() > 0) attention_.attend(context, plan, step.hidden());
         step.begin_advance(context, attention_);
         if (step.hidden().rows > 0) feed_forward_.feed_forward(context, step.hidden());
@@ -57,6 +61,16 @@ class LazyDecoderLayer {
   FeedForwardBlock& feed_forward() { return feed_forward_; }
 
  private:
+  void check_layer([[maybe_unused]] Index layer) const {
+    if constexpr (requires {
+                    { attention_.layer() } -> std::convertible_to<Index>;
+                  }) {
+      if (const Index own = attention_.layer(); own != layer) {
+        detail::fail<logic_error>("LazyDecoderLayer: the attention block of layer ", own, " is run as layer ", layer);
+      }
+    }
+  }
+
   AttentionBlock attention_;
   [[no_unique_address]] FeedForwardBlock feed_forward_;
 };

@@ -61,7 +61,7 @@ class Step {
   };
 
   /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with
-  /// the longest sequence that is scored.
+  /// the longest sequence that is scored and, up to 4 MiB, with the window.
   void reserve(context_type& context, const Capacity& capacity) {
     batch_.reserve(context, capacity.sequences, capacity.tokens, capacity.rows);
     hidden_.reserve(context, capacity.rows, capacity.hidden_size);
@@ -232,7 +232,7 @@ class Step {
   void check_queries(const Block& block) const {
     if constexpr (requires { Index{block.max_queries()}; }) {
       for (const auto& member : batch_.members()) {
-        const Index last_queries = member.entry.pruner->score().last_queries;
+        const Index last_queries = member.score.last_queries;
         if (last_queries <= block.max_queries()) continue;
         detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ",
                      block.max_queries(), ", the queries that the attention block keeps");

@@ -50,7 +50,7 @@ class StepBatch {
     for (const Entry& entry : entries) {
       members_.emplace_back(entry, members_.size());
       tokens += members_.back().tokens;
-      sums |= over_layers(entry.pruner->score());
+      sums |= over_layers(members_.back().score);
     }
     // Buffers that swap places grow together, or the smaller one would grow in a later step.
     for (PlanBuilder* plan : {&plan_, &transition_.next()}) plan->reserve(std::ssize(entries), tokens);
@@ -192,7 +192,7 @@ class StepBatch {
     for (Index s = 0; s < plan.sequences(); ++s) {
       const Member& member = this->member(s);
       if (!member.wants_scores(depth)) continue;
-      requests_.push_back({.pruner = member.entry.pruner,
+      requests_.push_back({.score = &member.score,
                            .sequence = s,
                            .new_tokens = member.prompt_tokens,
                            .outputs = member.entry.outputs,

@@ -22,8 +22,9 @@ template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
 
-  Sequence* sequence = nullptr;    ///< in no other entry or running step
-  const Pruner* pruner = nullptr;  ///< the same type for all entries
+  Sequence* sequence = nullptr;  ///< in no other entry or running step
+  /// The same type for all entries. Its score is taken over when the step begins; its policy is asked layer by layer.
+  const Pruner* pruner = nullptr;
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
@@ -50,6 +51,7 @@ struct StepMember {
   using Aux = typename Sequence::aux_type;
 
   StepEntry<Sequence, Pruner> entry;
+  typename Pruner::score_type score;  // as the step began: the tail of each slice depends on it
   RunningSequence<Aux> running;
   Index layers = 0;
   Index tokens = 0;          // of the sequence, the new ones included
@@ -69,7 +71,7 @@ struct StepMember {
 
   /// Appends the new tokens and checks the entry's options. Throws and changes nothing.
   StepMember(const StepEntry<Sequence, Pruner>& entry_, std::size_t number)
-      : entry(entry_), running(*entry.sequence, entry.new_tokens) {
+      : entry(entry_), score(entry.pruner->score()), running(*entry.sequence, entry.new_tokens) {
     const auto& prompt = running.prompt();
     layers = running.sequence().layers();
     tokens = running.sequence().length();
@@ -113,7 +115,7 @@ struct StepMember {
     return !pruned_here(position, depth) || std::ranges::find(selection.protect, position) != selection.protect.end();
   }
 
-  bool sums_scores() const { return last_slice && over_layers(entry.pruner->score()); }
+  bool sums_scores() const { return last_slice && over_layers(score); }
 
   /// The first token that has not run at all.
   Index first_row() const {
@@ -176,7 +178,7 @@ struct StepMember {
 
  private:
   Index tail() const {
-    const Index queries = std::min<Index>(entry.pruner->score().last_queries, entry.more ? tokens : prompt_tokens);
+    const Index queries = std::min<Index>(score.last_queries, entry.more ? tokens : prompt_tokens);
     return std::max({queries, entry.outputs, Index{1}});
   }
 

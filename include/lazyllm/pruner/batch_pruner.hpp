@@ -17,11 +17,11 @@ namespace lazyllm::detail {
 /// What one sequence of a batch wants from its pruner in a layer.
 template <PrunesTokens P>
 struct PruneRequest {
-  const P* pruner = nullptr;  ///< of the sequence
-  Index sequence = 0;         ///< number of the sequence in the plan
-  Index new_tokens = 0;       ///< tokens of its prompt or decode step
-  Index outputs = 1;          ///< the last tokens, so many, are protected
-  Selection selection;        ///< if it ranks, select by it; if not, only add the scores to the sums
+  const typename P::score_type* score = nullptr;  ///< how the sequence's tokens rank
+  Index sequence = 0;                             ///< number of the sequence in the plan
+  Index new_tokens = 0;                           ///< tokens of its prompt or decode step
+  Index outputs = 1;                              ///< the last tokens, so many, are protected
+  Selection selection;  ///< if it ranks, select by it; if not, only add the scores to the sums
 };
 
 /// The pruners of a batch at work: scores -> kept indices of all sequences, in as many launches as for one sequence.
@@ -63,13 +63,13 @@ class BatchPruner {
     scores_.reserve(context, std::ssize(plan.keys()), 1);
     score_requests_.clear();
     for (const auto& request : requests) {
-      const Score& score = request.pruner->score();
-      score_requests_.push_back({&score, score_window(score, plan, request.sequence, request.new_tokens),
+      score_requests_.push_back({request.score,
+                                 score_window(*request.score, plan, request.sequence, request.new_tokens),
                                  of_keys(scores_, plan, request.sequence, request.sequence + 1)});
     }
     Score::score(context, block, plan, std::span<const ScoreRequest<Score>>(score_requests_));
     for (std::size_t first = 0, last = 0; first < requests.size(); first = last) {  // neighbours in one launch
-      const auto summed = [&](std::size_t i) { return over_layers(requests[i].pruner->score()); };
+      const auto summed = [&](std::size_t i) { return over_layers(*requests[i].score); };
       for (last = first + 1; last < requests.size() && summed(last) == summed(first) &&
                              requests[last].sequence == requests[last - 1].sequence + 1;) {
         ++last;
@@ -109,7 +109,7 @@ class BatchPruner {
       if (!request.selection.ranks()) continue;
       const SequencePlan part = plan.sequence(request.sequence);
       std::span<float> scores = of_keys(scores_, plan, request.sequence, request.sequence + 1);
-      if (const Index width = pooling(request.pruner->score()); width > 1) {
+      if (const Index width = pooling(*request.score); width > 1) {
         pooled_.reserve(context, std::ssize(plan.keys()), 1);
         const std::span<float> pooled = of_keys(pooled_, plan, request.sequence, request.sequence + 1);
         pool_tasks_.push_back({scores, pooled, width});
