@@ -51,16 +51,10 @@ FilterOptions filter_options(const MethodOptions& options, bool bos) {
 nlohmann::ordered_json to_json(const MethodOptions& options) {
   nlohmann::ordered_json json = {{"method", name_of(options.method)}};
   if (options.uses_library()) {
-    json["schedule"] = options.pruning.schedule;
-    json["score"] = options.pruning.score.value();
-    if (options.pruning.max_revived) json["max_revived"] = *options.pruning.max_revived;
-    if (options.pruning.decode_revived) json["decode_revived"] = *options.pruning.decode_revived;
-    if (options.pruning.first_revived) json["first_revived"] = *options.pruning.first_revived;
-    if (options.pruning.revive_from) json["revive_from"] = *options.pruning.revive_from;
-    if (options.pruning.continuations) json["continuations"] = *options.pruning.continuations;
+    json.update(to_json(options.pruning));
   }
-  if (options.is_filter()) json["keep"] = options.keep;
-  if (options.method != Method::dense) {
+  if (options.is_filter()) {
+    json["keep"] = options.keep;
     json["protect_first"] = options.pruning.protect_first.value();
     json["protect_last"] = options.pruning.protect_last.value();
   }

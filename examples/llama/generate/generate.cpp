@@ -82,20 +82,13 @@ Json settings(const Options& options, const ModelConfig& config, std::size_t pro
                {"device", options.model.placement.device},
                {"dtype", options.model.placement.dtype},
                {"threads", options.model.placement.threads},
-               {"schedule", pruning.schedule},
-               {"score", pruning.score.value()},
-               {"protect_first", pruning.protect_first.value()},
-               {"protect_last", pruning.protect_last.value()},
                {"prompt_tokens", prompt_tokens},
                {"max_tokens", options.max_tokens},
                {"temperature", options.sampling.temperature},
                {"top_p", options.sampling.top_p},
                {"seed", options.sampling.seed}};
   if (options.model.placement.int8) json["weights"] = "int8";
-  if (pruning.decode_revived) json["decode_revived"] = *pruning.decode_revived;
-  if (pruning.first_revived) json["first_revived"] = *pruning.first_revived;
-  if (pruning.revive_from) json["revive_from"] = *pruning.revive_from;
-  if (pruning.continuations) json["continuations"] = *pruning.continuations;
+  json.update(to_json(pruning));
   if (options.pruning.schedule != pruning.schedule) json["preset"] = options.pruning.schedule;
   return json;
 }

@@ -102,6 +102,13 @@ lazyllm::Preset members_of(const PruningOptions& options) {
           .revive_from = options.revive_from};
 }
 
+nlohmann::ordered_json to_json(const PruningOptions& options) {
+  nlohmann::ordered_json json;
+  lazyllm::to_json(json, members_of(options));
+  json["schedule"] = options.schedule;
+  return json;
+}
+
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
                                                      const lazyllm::LayerWidths& widths) {
   const PruningOptions all = resolved(options, layers, widths);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -41,6 +42,9 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
 /// What options that are `resolved` say beside the schedule, which need not be one that a preset can hold. Throws
 /// `std::invalid_argument` for a score that is none.
 lazyllm::Preset members_of(const PruningOptions& options);
+
+/// Options that are `resolved`, as the programs write them to JSON: the members of a preset. Throws like `members_of`.
+nlohmann::ordered_json to_json(const PruningOptions& options);
 
 /// The pruner for a model of `layers` layers. Throws as `resolved`, and `std::invalid_argument` for options out of
 /// range.
