@@ -150,6 +150,8 @@ class AttentionBlock {
 
   AttentionBlock(BlockResources<T, Device>* resources, Index layer) : resources_(resources), layer_(layer) {}
 
+  Index layer() const { return layer_; }
+
   void attend(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
     const bool last = plan.outputs_only();
     const RowsView<T> outputs = last ? resources_->output_rows(context, plan, hidden, resources_->last_hidden) : hidden;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "examples/llama/kernels/cpu/attention.hpp"
+#include "examples/llama/kernels/cpu/large_pages.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -18,21 +19,22 @@
 /// The host on the CPU: models and decoders without a second template argument are these.
 namespace llama {
 
-/// The values of T in host memory.
+/// The values of T in host memory, in large pages.
 template <class T>
 class HostArray {
  public:
   HostArray() = default;
+  HostArray(HostArray&&) = default;
+  HostArray& operator=(HostArray&&) = default;
 
   /// Uninitialised.
-  explicit HostArray(Index count)
-      : values_(std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(count))), count_(count) {}
+  explicit HostArray(Index count) : values_(large_page_array<T>(count)), count_(count) {}
 
   T* data() const { return values_.get(); }
   Index bytes() const { return count_ * static_cast<Index>(sizeof(T)); }
 
  private:
-  std::unique_ptr<T[]> values_;
+  std::shared_ptr<T> values_;
   Index count_ = 0;
 };
 

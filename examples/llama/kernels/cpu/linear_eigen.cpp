@@ -67,7 +67,7 @@ class EigenWeights final : public PackedWeights {
     panels_.data = panel_memory_.get();
     const T* from = weights_.weights.data();
     for (Index j = 0; j < weights_.out; ++j) {
-      for (Index k = 0; k < weights_.in; ++k) panel_memory_[static_cast<std::size_t>(panels_.place(j, k))] = *from++;
+      for (Index k = 0; k < weights_.in; ++k) panel_memory_.get()[panels_.place(j, k)] = *from++;
     }
     weights_.weights = {};
   }
@@ -122,7 +122,7 @@ class EigenWeights final : public PackedWeights {
 
   UnpackedWeights<T> weights_;
   Panels<T> panels_;
-  PanelMemory<T> panel_memory_;            ///< the weights, if there is a kernel for a few rows
+  std::shared_ptr<T> panel_memory_;        ///< the weights, if there is a kernel for a few rows
   PanelKernel few_rows_kernel_ = nullptr;  ///< null: Eigen multiplies any number of rows
 };
 

@@ -55,7 +55,7 @@ class Int8Weights final : public PackedWeights {
         for (Index k = 0; k < from.in; ++k) {
           const auto value =
               static_cast<std::int8_t>(scale > 0 ? std::lround(row[static_cast<std::size_t>(k)] / scale) : 0);
-          memory_[static_cast<std::size_t>(panels_.place(j, k))] = value;
+          memory_.get()[panels_.place(j, k)] = value;
           sum += value;
         }
         scales_[static_cast<std::size_t>(j)] = scale;
@@ -152,7 +152,7 @@ class Int8Weights final : public PackedWeights {
   std::vector<float> bias_;
   std::vector<float> scales_;         // [out]
   std::vector<std::int32_t> shifts_;  // [out] 128 times the sum of an output's weights
-  PanelMemory<std::int8_t> memory_;
+  std::shared_ptr<std::int8_t> memory_;
   Panels<std::int8_t> panels_;
 };
 

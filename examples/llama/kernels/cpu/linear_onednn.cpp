@@ -91,7 +91,11 @@ template <class T>
 class OneDnnWeights final : public PackedWeights {
  public:
   OneDnnWeights(const UnpackedWeights<T>& from, const dnnl::memory::desc& packed)
-      : in_(from.in), out_(from.out), weights_(packed, cpu_engine()), bias_(from.bias) {
+      : in_(from.in),
+        out_(from.out),
+        memory_(large_page_memory(packed.get_size())),
+        weights_(packed, cpu_engine(), memory_.get()),
+        bias_(from.bias) {
     // W is [out x in]; the product needs [in x out], which is the same memory read the other way.
     const dnnl::memory::desc source({in_, out_}, type_of<T>, dnnl::memory::format_tag::ba);
     dnnl::memory unpacked(source, cpu_engine(), const_cast<T*>(from.weights.data()));
@@ -136,7 +140,8 @@ class OneDnnWeights final : public PackedWeights {
  private:
   Index in_;
   Index out_;
-  dnnl::memory weights_;
+  std::shared_ptr<std::byte> memory_;
+  dnnl::memory weights_;  // in `memory_`
   std::vector<float> bias_;
   PanelKernel few_rows_kernel_ = nullptr;  ///< null: oneDNN multiplies any number of rows
 };

@@ -12,16 +12,16 @@
 #endif
 
 // A tile of rows and outputs stays in registers while it runs along the inputs. More rows than a tile has take several
-// passes over a stretch of the inputs that stays in the first cache, while the next stretch is fetched: evenly over all
-// passes, since memory is what a product of a few rows waits for.
+// passes over a stretch of the inputs that stays in the second cache, while the next stretch is fetched there: evenly
+// over all passes, since memory is what a product of a few rows waits for. One pass fetches to the first cache.
 
 namespace llama {
 
 #ifdef __x86_64__
 namespace {
 
-constexpr Index width = 64;    ///< outputs of a panel
-constexpr Index stretch = 64;  ///< groups of inputs of a stretch, 16 KiB of a panel
+constexpr Index width = 64;                        ///< outputs of a panel
+constexpr Index stretch = 64, long_stretch = 256;  ///< groups of inputs, 16 and 64 KiB of a panel
 
 std::int32_t group_at(const std::byte* at) {
   std::int32_t group;
@@ -81,8 +81,8 @@ struct Fours512 {
 };
 
 /// `height` rows times `columns` vectors of outputs along `groups` groups. Fetches `lines` of 64 bytes for each group,
-/// from `fetched` on.
-template <class Products, int height, int columns, int lines>
+/// from `fetched` on, to the cache that `hint` names.
+template <class Products, int height, int columns, int lines, auto hint>
 LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
                           const std::uint32_t* fetched, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
@@ -93,7 +93,7 @@ LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std:
   }
   for (Index k = 0; k < groups; ++k) {
     for (int line = 0; line < lines; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), hint);
     }
     __m512i weight[columns];
     for (int c = 0; c < columns; ++c) weight[c] = _mm512_loadu_si512(weights + k * width + c * 16);
@@ -111,30 +111,32 @@ template <class Products, int columns>
 void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride, Index rows,
             typename Products::Sum* sums) {
   for_height(rows, [&]<int height, int passes>() {
-    // Rows that a tile has to spare repeat the last one.
-    alignas(64) typename Products::Sum all[height * passes * width];
+    constexpr Index step = passes == 1 ? stretch : long_stretch;
+    constexpr auto hint = passes == 1 ? _MM_HINT_T0 : _MM_HINT_T1;
+    // Of half a panel nothing is fetched: there is one for each thread at most.
+    constexpr int lines = columns == 4 ? columns / passes : 0;
+    constexpr int first_lines = columns == 4 ? columns - lines * (passes - 1) : 0;
+    const auto spare = static_cast<int>(height * passes - rows);  // so many of the last tiles have a row less
     std::array<const std::byte*, height * passes> from;
-    for (Index k = 0; k < groups; k += stretch) {
-      const Index count = std::min(stretch, groups - k);
-      for (Index i = 0; i < height * passes; ++i) {
-        from[static_cast<std::size_t>(i)] = x + std::min(i, rows - 1) * x_stride + 4 * k;
-      }
-      for (int pass = 0; pass < passes; ++pass) {
-        // Of half a panel nothing is fetched: there is one for each thread at most.
-        constexpr int lines = columns == 4 ? columns / passes : 0,
-                      first_lines = columns == 4 ? columns - lines * (passes - 1) : 0;
-        const std::uint32_t* fetched = weights + (k + stretch) * width;
-        if (pass == 0) {
-          pass512<Products, height, columns, first_lines>(weights + k * width, count, from.data(), k == 0, fetched,
-                                                          all);
-        } else {
-          fetched += count * (first_lines + (pass - 1) * lines) * 16;
-          pass512<Products, height, columns, lines>(weights + k * width, count, from.data() + pass * height, k == 0,
-                                                    fetched, all + pass * height * width);
+    for (Index k = 0; k < groups; k += step) {
+      const Index count = std::min(step, groups - k);
+      for (Index i = 0; i < rows; ++i) from[static_cast<std::size_t>(i)] = x + i * x_stride + 4 * k;
+      const std::uint32_t* fetched = weights + (k + step) * width;
+      int row = 0;
+      const auto pass = [&]<int tile, int fetches>() {
+        pass512<Products, tile, columns, fetches, hint>(weights + k * width, count, from.data() + row, k == 0, fetched,
+                                                        sums + row * width);
+        row += tile;
+        fetched += count * fetches * 16;
+      };
+      pass.template operator()<height, first_lines>();
+      if constexpr (passes > 1) {
+        for (int i = 1; i < passes; ++i) {
+          i < passes - spare ? pass.template operator()<height, lines>()
+                             : pass.template operator()<height - 1, lines>();
         }
       }
     }
-    std::memcpy(sums, all, static_cast<std::size_t>(rows * width) * sizeof(*sums));
   });
 }
 

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <type_traits>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/kernels/cpu/large_pages.hpp"
 #include "examples/llama/kernels/cpu/team.hpp"
 
 /// \file
@@ -39,17 +39,12 @@ struct Panels {
   }
 };
 
-struct FreePanels {
-  void operator()(void* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
-};
-template <class T>
-using PanelMemory = std::unique_ptr<T[], FreePanels>;
-
 /// Zeros on a multiple of 64 bytes.
 template <class T>
-PanelMemory<T> make_panel_memory(Index elements) {
-  static_assert(std::is_trivially_destructible_v<T>);
-  return PanelMemory<T>(new (std::align_val_t(64)) T[static_cast<std::size_t>(elements)]());
+std::shared_ptr<T> make_panel_memory(Index elements) {
+  std::shared_ptr<T> memory = large_page_array<T>(elements);
+  std::fill_n(memory.get(), elements, T());
+  return memory;
 }
 
 /// Most rows that are few.
