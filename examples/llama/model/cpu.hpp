@@ -24,8 +24,8 @@ template <class T>
 class HostArray {
  public:
   HostArray() = default;
-  HostArray(HostArray&&) = default;
-  HostArray& operator=(HostArray&&) = default;
+  HostArray(HostArray&&) noexcept = default;
+  HostArray& operator=(HostArray&&) noexcept = default;
 
   /// Uninitialised.
   explicit HostArray(Index count) : values_(large_page_array<T>(count)), count_(count) {}
