@@ -38,7 +38,7 @@ if [[ ! -f $root.tar.gz ]]; then
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' | sort -u | head -1)
   eval "$(apt-config shell proxy Acquire::http::Proxy)"
   http_proxy=${proxy:-${http_proxy:-}} timeout "$seconds" debootstrap --variant=minbase --include=git,ca-certificates \
-    "$release" "$root" "${mirror:-http://deb.debian.org/debian}" >"$root.log" || { tail -20 "$root.log"; exit 1; }
+    "$release" "$root" ${mirror:+"$mirror"} >"$root.log" || { tail -20 "$root.log"; exit 1; }
   apt-config dump | grep -E '^Acquire::(https?|Retries|Check-)' >"$root/etc/apt/apt.conf.d/90of-the-outer-machine" || true
   rm -rf "$root"/var/cache/apt/archives/*.deb
   tar -C "$root" -czf "$root.tar.gz.part" .
