@@ -118,6 +118,21 @@ pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
         self.assertEqual(len(self.calls()), 2 * len(calls))
 
 
+class Machine(unittest.TestCase):
+    def line(self, lscpu):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "lscpu"
+            path.write_text(f"#!/bin/sh\ncat <<'END'\n{lscpu}\nEND\n")
+            path.chmod(0o755)
+            return subprocess.check_output(["bash", ROOT / "bench/machine.sh"], text=True,
+                                           env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"})
+
+    def test_family_and_model_where_they_are_known(self):
+        self.assertRegex(self.line("Model name:  AMD EPYC\n  CPU family:  26\n  Model:   2"),
+                         r"^AMD EPYC \(family 26, model 2\), \d+ cores, ISA: .+\n$")
+        self.assertRegex(self.line("Model name:  Some\nModel:   2"), r"^Some, \d+ cores, ISA: .+\n$")
+
+
 class DecodeTables(unittest.TestCase):
     def table(self, *benchmarks):
         with tempfile.TemporaryDirectory() as folder:
