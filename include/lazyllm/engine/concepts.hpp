@@ -23,7 +23,7 @@ namespace lazyllm {
 /// over `plan.keys()` under the mask, and adds the projected result to `hidden` in place. It must not read K/V of
 /// positions outside `plan.keys()`: that is uninitialised memory. Where `plan.outputs_only()`, only the last
 /// `plan.outputs()[s]` rows of sequence s need their attention and result. A sequence may have no rows. Optional:
-/// `layer()`, which layer the block is; layers that run in another order are refused then.
+/// `layer()`, which layer the block is, from 0; `LazyDecoderLayer` then refuses layers that run in another order.
 template <class A, class Context, class T>
 concept Attention = requires(A& block, Context& context, const LayerPlan& plan, RowsView<T> hidden) {
   block.attend(context, plan, RowsView<T>(hidden));

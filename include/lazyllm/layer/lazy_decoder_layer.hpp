@@ -61,7 +61,7 @@ class LazyDecoderLayer {
   FeedForwardBlock& feed_forward() { return feed_forward_; }
 
  private:
-  void check_layer([[maybe_unused]] Index layer) const {
+  void check_layer([[maybe_unused]] Index layer) {
     if constexpr (requires {
                     { attention_.layer() } -> std::convertible_to<Index>;
                   }) {

@@ -17,7 +17,7 @@ namespace lazyllm::detail {
 /// What one sequence of a batch wants from its pruner in a layer.
 template <PrunesTokens P>
 struct PruneRequest {
-  const typename P::score_type* score = nullptr;  ///< how the sequence's tokens rank
+  const typename P::score_type* score = nullptr;  ///< how the sequence's tokens rank; the member's
   Index sequence = 0;                             ///< number of the sequence in the plan
   Index new_tokens = 0;                           ///< tokens of its prompt or decode step
   Index outputs = 1;                              ///< the last tokens, so many, are protected

@@ -12,7 +12,8 @@
 
 /// \file
 /// Products of queries with the keys of listed tokens, in float, from a K of any element and layout. Written for the
-/// lanes of Eigen, whatever the instruction set: BLAS would need K in one piece, and its bits may depend on the shape.
+/// lanes of Eigen, whatever the instruction set: BLAS would need K in one piece, and its bits may depend on how many
+/// keys there are.
 
 namespace lazyllm::cpu::detail {
 
@@ -40,8 +41,11 @@ float element_of(float word) {
 constexpr Index key_lanes = 16;
 using Lanes = Eigen::Array<float, key_lanes, 1>;
 
-/// Floats of the largest packet of Eigen.
-constexpr int packet_floats = std::max(4, EIGEN_MAX_STATIC_ALIGN_BYTES / 4);
+/// Floats of the largest packet of Eigen, as its largest static alignment tells it.
+constexpr int packet_floats = std::clamp<int>(EIGEN_MAX_STATIC_ALIGN_BYTES / 4, 4, key_lanes);
+
+/// Rows of products begin on a multiple of so many bytes.
+constexpr int product_alignment = std::min<int>(Eigen::AlignedMax, key_lanes * sizeof(float));
 
 /// across[j * key_lanes + lane] = keys[lane][j], for j below `elements`. Words of one float or two shorter elements are
 /// moved, in squares that Eigen transposes in packets.
@@ -78,7 +82,7 @@ void put_across(const std::array<const T*, key_lanes>& keys, Index elements, flo
 template <int count>
 void add_products(const float* queries, Index head_dim, Index elements, const float* across, bool first,
                   float* products, Index stride) {
-  using Memory = Eigen::Map<Lanes, Eigen::AlignedMax>;
+  using Memory = Eigen::Map<Lanes, product_alignment>;
   Lanes sums[count];
   for (int i = 0; i < count; ++i) {
     if (first) {
@@ -88,7 +92,7 @@ void add_products(const float* queries, Index head_dim, Index elements, const fl
     }
   }
   for (Index j = 0; j < elements; ++j) {
-    const Eigen::Map<const Lanes, Eigen::AlignedMax> element(across + j * key_lanes);
+    const Eigen::Map<const Lanes, product_alignment> element(across + j * key_lanes);
     for (int i = 0; i < count; ++i) sums[i] += queries[i * head_dim + j] * element;
   }
   for (int i = 0; i < count; ++i) Memory(products + i * stride) = sums[i];
@@ -128,8 +132,10 @@ float dot(const float* a, const T* b, Index head_dim) {
   return sum;
 }
 
-/// The products of queries `[kv_heads x count x head_dim]` with the keys `keys` of their heads, to `products`
-/// `[kv_heads x count x stride]`, which has room for a multiple of `key_lanes` keys.
+/// The products of queries `[kv_heads x count x head_dim]`, `count` for each key head, with the keys `keys` of their
+/// heads, to `products` `[kv_heads x count x stride]`, whose rows begin on a multiple of `product_alignment`. Of more
+/// than one query it writes products of a multiple of `key_lanes` keys, those behind the last key of no meaning. The
+/// bits of a product do not depend on `count`, but for 1.
 template <class Keys>
 void multiply_keys(const float* queries, Index count, Index head_dim, const Keys& key_view, Positions keys,
                    float* products, Index stride) {
@@ -143,7 +149,7 @@ void multiply_keys(const float* queries, Index count, Index head_dim, const Keys
     return;
   }
   constexpr Index slab = 128;              // elements of a head at a time
-  constexpr int most = packet_floats / 2;  // queries at a time: their sums fill half of the registers
+  constexpr int most = packet_floats / 2;  // queries at a time: with 8 registers of sums
   alignas(64) float across[slab * key_lanes];
   for (Index i = 0; i < std::ssize(keys); i += key_lanes) {
     for (Index kv_head = 0; kv_head < key_view.kv_heads; ++kv_head) {

@@ -34,9 +34,9 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
   // must not depend on where the scratch memory happens to lie. The odd number of packets keeps them out of each
   // other's cache sets.
   const Index stride = ((count + key_lanes - 1) / key_lanes | 1) * key_lanes;
-  // Rows at a time share the work on the keys, as long as their weights stay in a cache.
+  // Rows at a time share the work on the keys, as long as they and their weights stay in a cache.
   constexpr Index most_weights = Index{1} << 20;
-  const Index most_rows = std::clamp<Index>(most_weights / (heads * stride), 1, all_rows);
+  const Index most_rows = std::clamp<Index>(most_weights / (heads * (stride + head_dim + 1)), 1, all_rows);
   const Index most_queries = most_rows * heads;
   const std::span<float> scratch = context.scratch(most_queries * (stride + head_dim + 1));
   float* const weights = scratch.data();
@@ -45,6 +45,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
 
   // Of the one row of a decode step, one thread has the scores before a second one is awake.
   constexpr Index grain = 256, little = Index{1} << 22;
+  static_assert(grain % key_lanes == 0);  // a chunk writes its own products alone
   const bool alone = all_rows * count * heads * head_dim <= little;
   const auto for_chunks = [&](Index all, Index size, const auto& body) {
     alone ? context.in_chunks(all, size, body) : context.for_chunks(all, size, body);
@@ -72,7 +73,7 @@ void score_one(Context& context, const QueryRows<T>& queries, const ScoreTask<Ke
     for_chunks(rows * heads, 1, [&](Index first, Index last) {
       for (Index query = first; query < last; ++query) {
         const Index visible = limits[lazyllm::detail::to_size(query / group % rows)];
-        Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax> weight(weights + query * stride, visible);
+        Eigen::Map<Eigen::ArrayXf, product_alignment> weight(weights + query * stride, visible);
         const bool good = all_finite(weight.data(), visible);
         weight = (weight - weight.maxCoeff()).exp();
         factors[query] = good ? 1 / (weight.sum() * head_count) : 0;
