@@ -28,7 +28,7 @@ class HostArray {
   HostArray& operator=(HostArray&&) noexcept = default;
 
   /// Uninitialised.
-  explicit HostArray(Index count) : values_(large_page_array<T>(count)), count_(count) {}
+  explicit HostArray(Index count) : values_(large_page_array<T>(count, Pages::own)), count_(count) {}
 
   T* data() const { return values_.get(); }
   Index bytes() const { return count_ * static_cast<Index>(sizeof(T)); }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 
 #include "examples/llama/kernels/cpu/isa.hpp"
+#include "examples/llama/kernels/cpu/large_pages.hpp"
 #include "examples/llama/kernels/cpu/packed_weights.hpp"
 
 namespace llama {
@@ -93,7 +95,7 @@ class OneDnnWeights final : public PackedWeights {
   OneDnnWeights(const UnpackedWeights<T>& from, const dnnl::memory::desc& packed)
       : in_(from.in),
         out_(from.out),
-        memory_(large_page_memory(packed.get_size())),
+        memory_(large_page_memory(packed.get_size(), Pages::together)),
         weights_(packed, cpu_engine(), memory_.get()),
         bias_(from.bias) {
     // W is [out x in]; the product needs [in x out], which is the same memory read the other way.

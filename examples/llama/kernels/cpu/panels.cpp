@@ -121,7 +121,7 @@ void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Inde
     for (Index k = 0; k < groups; k += step) {
       const Index count = std::min(step, groups - k);
       for (Index i = 0; i < rows; ++i) from[static_cast<std::size_t>(i)] = x + i * x_stride + 4 * k;
-      const std::uint32_t* fetched = weights + (k + step) * width;
+      const std::uint32_t* fetched = weights + (k + step) * width;  // may lie behind the weights, where it does nothing
       int row = 0;
       const auto pass = [&]<int tile, int fetches>() {
         pass512<Products, tile, columns, fetches, hint>(weights + k * width, count, from.data() + row, k == 0, fetched,

@@ -42,7 +42,7 @@ struct Panels {
 /// Zeros on a multiple of 64 bytes.
 template <class T>
 std::shared_ptr<T> make_panel_memory(Index elements) {
-  std::shared_ptr<T> memory = large_page_array<T>(elements);
+  std::shared_ptr<T> memory = large_page_array<T>(elements, Pages::together);
   std::fill_n(memory.get(), elements, T());
   return memory;
 }

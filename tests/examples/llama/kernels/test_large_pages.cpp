@@ -45,9 +45,9 @@ TEST_CASE("large pages: pieces of all sizes are apart, and keep what is written"
   std::vector<std::size_t> sizes;
   for (int round = 0; round < 3; ++round) {
     for (const std::size_t bytes :
-         {std::size_t{1}, std::size_t{100}, mebibyte, 7 * mebibyte, 9 * mebibyte, 40 * mebibyte}) {
+         {std::size_t{1}, std::size_t{100}, mebibyte, 2 * mebibyte, 9 * mebibyte, 40 * mebibyte}) {
       sizes.push_back(bytes);
-      pieces.push_back(large_page_memory(bytes));
+      pieces.push_back(large_page_memory(bytes, round == 1 ? Pages::own : Pages::together));
       CHECK(address(pieces.back().get()) % 64 == 0);
       const auto mark = static_cast<int>(pieces.size());
       std::memset(pieces.back().get(), mark, std::min<std::size_t>(bytes, 4096));
@@ -68,18 +68,36 @@ TEST_CASE("large pages: pieces of all sizes are apart, and keep what is written"
 }
 
 TEST_CASE("large pages: Linux is asked for them") {
-  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage/enabled") || mapping_flags(&mebibyte).empty()) {
+  if (!large_pages || !std::filesystem::exists("/sys/kernel/mm/transparent_hugepage/enabled") ||
+      mapping_flags(&mebibyte).empty()) {
     MESSAGE("skipped: this system tells nothing about large pages");
     return;
   }
   for (const std::size_t bytes : {std::size_t{1000}, 10 * mebibyte}) {
-    const std::shared_ptr<std::byte> memory = large_page_memory(bytes);
+    const std::shared_ptr<std::byte> memory = large_page_memory(bytes, Pages::together);
     *memory = std::byte{1};
     CHECK(mapping_flags(memory.get()).find(" hg") != std::string::npos);
   }
 }
 
+TEST_CASE("large pages: a block goes with the last of its pieces, and a small piece of its own holds none") {
+  std::vector<std::shared_ptr<std::byte>> pieces;
+  for (int i = 0; i < 40; ++i) pieces.push_back(large_page_memory(mebibyte, Pages::together));
+  const std::weak_ptr<std::byte> first_block = pieces.front(), last_block = pieces.back();
+  const std::shared_ptr<std::byte> own = large_page_memory(1000, Pages::own);
+  pieces.erase(pieces.begin() + 1, pieces.end());
+  CHECK_FALSE(first_block.expired());
+  CHECK(last_block.expired());
+  pieces.clear();
+  CHECK(first_block.expired());
+}
+
 TEST_CASE("large pages: an array that no memory can hold") {
-  CHECK_THROWS_AS(large_page_array<float>(std::numeric_limits<Index>::max()), std::bad_alloc);
-  CHECK_THROWS_AS(large_page_array<float>(std::numeric_limits<Index>::max() / 4), std::bad_alloc);
+  for (const Pages pages : {Pages::own, Pages::together}) {
+    for (const Index count : {Index{-1}, std::numeric_limits<Index>::max() / 4, std::numeric_limits<Index>::max()}) {
+      CHECK_THROWS_AS(large_page_array<float>(count, pages), std::bad_alloc);
+    }
+    CHECK_THROWS_AS(large_page_memory(std::numeric_limits<std::size_t>::max() - 100, pages), std::bad_alloc);
+    CHECK_NOTHROW(large_page_array<float>(0, pages));
+  }
 }
