@@ -1,13 +1,17 @@
 """Writes tests/reference/fixtures/chat/: chat templates as models of each family have them, and what transformers'
 apply_chat_template makes of prompts with the tokenizers of fixtures/tokenizer; and what it puts before a text."""
 
+import datetime
 import json
 import pathlib
 import tempfile
+from unittest import mock
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+TODAY = datetime.datetime(2026, 8, 5)  # for templates that ask for it
 
 ANSWER = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 TURNS = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
@@ -36,6 +40,11 @@ DATES = """{{- bos_token }}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
 {%- endif %}
 """
+TODAYS = DATES.replace("""{%- set date_string = "26 Jul 2024" %}""", """{%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}""")
 TOOLS = """{%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {{- "# Tools\\n" }}
@@ -84,6 +93,9 @@ CASES = {
     "llama 2 prepend": ("llama2_prepend", "<s>", instructions("[INST] ", " [/INST]", bos_each=True, system="<<SYS>>")),
     "llama 3": ("llama3", "<|begin_of_text|>", HEADERS),
     "llama 3 with dates": ("llama3", "<|begin_of_text|>", DATES),
+    "llama 3 with dates in single quotes": ("llama3", "<|begin_of_text|>", DATES.replace('"', "'")),
+    "llama 3 with today's date": ("llama3", "<|begin_of_text|>", TODAYS),
+    "llama 3 with today's date in single quotes": ("llama3", "<|begin_of_text|>", TODAYS.replace('"', "'")),
     "mistral": ("llama2_metaspace", "<s>", instructions("[INST] ", " [/INST]")),
     "mistral with a space before": ("llama2_metaspace", "<s>", instructions(" [INST] ", " [/INST]")),
     "mistral with one space": ("llama2_metaspace", "<s>", instructions("[INST] ", "[/INST]")),
@@ -112,6 +124,8 @@ def bos_cases():
 
 def main():
     (FIXTURES / "chat").mkdir(parents=True, exist_ok=True)
+    clock = mock.patch.object(chat_template_utils, "datetime", mock.Mock(now=lambda: TODAY))
+    clock.start()
     cases = []
     for name, (tokenizer, bos, template) in CASES.items():
         fast = PreTrainedTokenizerFast(tokenizer_file=str(FIXTURES / "tokenizer" / f"{tokenizer}.json"), bos_token=bos,

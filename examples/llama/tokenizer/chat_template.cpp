@@ -1,5 +1,6 @@
 #include "examples/llama/tokenizer/chat_template.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <iterator>
@@ -26,14 +27,6 @@ std::string with_newlines(const std::string& source) {
     i += newline;
   }
   return text;
-}
-
-/// What stands in `source` between `start` and the next `end`; empty if there is none.
-std::string_view between(std::string_view source, std::string_view start, std::string_view end) {
-  const std::size_t found = source.find(start);
-  if (found == std::string_view::npos) return {};
-  const std::string_view rest = source.substr(found + start.size());
-  return rest.substr(0, std::min(rest.find(end), rest.size()));
 }
 
 /// The string literal of `source` that is `mark` with nothing but spaces around it; empty if there is none.
@@ -90,6 +83,21 @@ std::string default_of(const std::string& source, const std::string& variable) {
   return text;
 }
 
+/// What a template of Llama 3.1 and later says of dates, as transformers renders it.
+std::string dates(const std::string& source, const std::tm& now) {
+  static const std::regex cutoff("Cutting Knowledge Date: ([^'\"]+)\n"),
+      today(R"re(Today Date: (['"])\s*\+\s*date_string\s*\+\s*\1)re"),
+      of_clock(R"re(\bset\s+date_string\s*=\s*strftime_now\((['"])%d %b %Y\1\))re"),
+      fixed(R"re(\bset\s+date_string\s*=\s*(['"])([^'"]+)\1)re");
+  std::smatch knowledge, date;
+  const bool has_clock = std::regex_search(source, of_clock);
+  const bool known = std::regex_search(source, knowledge, cutoff) && std::regex_search(source, today) &&
+                     (has_clock || (!has(source, "strftime_now") && std::regex_search(source, date, fixed)));
+  if (!known) throw tokenizer_error("the chat_template has its dates in a way that is not known");
+  return fmt::format("Cutting Knowledge Date: {}\nToday Date: {}\n\n", knowledge.str(1),
+                     has_clock ? fmt::format("{:%d %b %Y}", now) : date.str(2));
+}
+
 /// A text of tokenizer_config.json, given as it is or as an object with "content".
 std::string token_text(const json& config, const char* name) {
   const auto found = config.find(name);
@@ -110,13 +118,15 @@ std::string template_in(const json& config) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(const std::string& source, std::string bos) : bos_(std::move(bos)) {
+std::tm local_time() { return fmt::localtime(std::time(nullptr)); }
+
+ChatTemplate::ChatTemplate(const std::string& source, std::string bos, const std::tm& now) : bos_(std::move(bos)) {
   const std::string text = with_newlines(source);
   starts_with_bos_ = has(text, "bos_token");
   if (has(text, "<|im_start|>")) {
     read_chatml(text);
   } else if (has(text, "<|start_header_id|>")) {
-    read_llama3(text);
+    read_llama3(text, now);
   } else if (has(text, "[INST]") && !has(text, "[SYSTEM_PROMPT]")) {
     read_instructions(text);
   }
@@ -150,17 +160,12 @@ void ChatTemplate::read_chatml(const std::string& source) {
   after_ = "<|im_end|>\n<|im_start|>assistant\n";
 }
 
-void ChatTemplate::read_llama3(const std::string& source) {
+void ChatTemplate::read_llama3(const std::string& source, const std::tm& now) {
   constexpr std::string_view end = "<|eot_id|>";
   const auto header = [](std::string_view role) {
     return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
   };
-  if (has(source, "Cutting Knowledge Date")) {
-    // The template's own date, not today's: an answer must not depend on the day.
-    before_ =
-        fmt::format("{}Cutting Knowledge Date: {}\nToday Date: {}\n\n{}", header("system"),
-                    between(source, "Cutting Knowledge Date: ", "\n"), between(source, "date_string = \"", "\""), end);
-  }
+  if (has(source, "Cutting Knowledge Date")) before_ = fmt::format("{}{}{}", header("system"), dates(source, now), end);
   before_ += header("user");
   after_ = std::string(end) + header("assistant");
   strips_ = has(source, "trim") || has(source, "strip()");
@@ -191,7 +196,7 @@ std::vector<TokenId> ChatTemplate::encode(const Tokenizer& tokenizer, std::strin
   return found ? tokenizer.encode(bos_ + text(prompt), false) : tokenizer.encode(text(prompt), true);
 }
 
-ChatTemplate open_chat_template(const std::filesystem::path& path) {
+ChatTemplate open_chat_template(const std::filesystem::path& path, const std::tm& now) {
   const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   const std::filesystem::path config_file = folder / "tokenizer_config.json",
                               jinja_file = folder / "chat_template.jinja";
@@ -201,7 +206,7 @@ ChatTemplate open_chat_template(const std::filesystem::path& path) {
   try {
     const std::string source = has_jinja ? jinja : template_in(config);
     if (source.empty()) throw tokenizer_error("there is no chat_template, so this is no chat model");
-    return {source, token_text(config, "bos_token")};
+    return {source, token_text(config, "bos_token"), now};
   } catch (const std::exception& error) {
     throw tokenizer_error(fmt::format("{}: {}", (has_jinja ? jinja_file : config_file).string(), error.what()));
   }

@@ -1,6 +1,7 @@
 #include "examples/llama/tokenizer/chat_template.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/chrono.h>
 
 #include "support.hpp"
 #include "tests/support/source_folder.hpp"
@@ -13,6 +14,15 @@ using nlohmann::json;
 /// The file that tests/reference/make_chat_fixtures.py writes.
 json chat_cases() {
   return json::parse(read(lazyllm::test::source_folder() / "tests/reference/fixtures/chat/cases.json"));
+}
+
+/// The day of that file.
+std::tm fifth_of_august_2026() {
+  std::tm day = {};
+  day.tm_mday = 5;
+  day.tm_mon = 7;
+  day.tm_year = 2026 - 1900;
+  return day;
 }
 
 /// A folder with the tokenizer and the configuration of a case.
@@ -38,12 +48,12 @@ std::string error_of(const ChatFolder& folder) {
 
 TEST_CASE("a prompt in a model's chat template has the text and the ids of transformers' apply_chat_template") {
   const json cases = chat_cases();
-  REQUIRE(cases.size() == 14);
+  REQUIRE(cases.size() == 17);
   for (const json& chat_case : cases) {
     CAPTURE(chat_case["name"]);
     const ChatFolder folder(chat_case);
     const auto tokenizer = open_tokenizer(folder.path());
-    const ChatTemplate chat = open_chat_template(folder.path());
+    const ChatTemplate chat = open_chat_template(folder.path(), fifth_of_august_2026());
     for (const json& encoding : chat_case["encodings"]) {
       const auto prompt = encoding["prompt"].get<std::string>();
       CAPTURE(prompt);
@@ -51,6 +61,18 @@ TEST_CASE("a prompt in a model's chat template has the text and the ids of trans
       CHECK(chat.encode(*tokenizer, prompt) == encoding["ids"].get<std::vector<TokenId>>());
     }
   }
+}
+
+TEST_CASE("a chat template that asks for today's date gets it") {
+  for (const json& chat_case : chat_cases()) {
+    if (chat_case["name"] != "llama 3 with today's date") continue;
+    const ChatFolder folder(chat_case);
+    const auto today = [] { return fmt::format("Today Date: {:%d %b %Y}\n", fmt::localtime(std::time(nullptr))); };
+    const std::string before = today(), text = open_chat_template(folder.path()).text("x"), after = today();
+    CHECK((text.find(before) != std::string::npos || text.find(after) != std::string::npos));  // midnight between them
+    return;
+  }
+  FAIL("no such case");
 }
 
 TEST_CASE("a chat template is found wherever transformers keeps it") {
@@ -78,6 +100,10 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
         "tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3 and Mistral "
         "are"));
   }
+  const std::string headers = "{{ '<|start_header_id|>' }}", cutoff = "{{ 'Cutting Knowledge Date: May 2024\\n' }}",
+                    date = "{% set date_string = '1 May 2024' %}",
+                    today = "{{ 'Today Date: ' + date_string + '\\n\\n' }}";
+  CHECK_NOTHROW(ChatTemplate(headers + cutoff + date + today, ""));
   const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content']";
   for (const auto& refused : std::vector<std::pair<std::string, std::string>>{
            {"{{ '<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}", "from \"system_message\""},
@@ -89,6 +115,12 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
            {turn + ".strip('x') + '<|im_end|>' }}", "trims texts in a way that is not known"},
            {"{{ messages[0]['content'] | trim }}" + turn + " + '<|im_end|>' }}",
             "trims texts in a way that is not known"},
+           {headers + cutoff + today, "has its dates in a way that is not known"},
+           {headers + cutoff + date, "has its dates in a way that is not known"},
+           {headers + "{{ 'Cutting Knowledge Date: ' + cutoff + '\\n' }}" + date + today,
+            "has its dates in a way that is not known"},
+           {headers + cutoff + "{% set date_string = strftime_now('%Y') %}" + date + today,
+            "has its dates in a way that is not known"},
            {turn + " | trim }}" + turn + " }}", "trims texts in a way that is not known"}}) {
     const std::string& source = refused.first;
     CAPTURE(source);
