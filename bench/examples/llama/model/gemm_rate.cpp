@@ -11,6 +11,8 @@
 #include <omp.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
+
+#include "examples/llama/kernels/cpu/isa.hpp"
 #else
 #include <Eigen/Core>
 #endif
@@ -34,6 +36,7 @@ double fastest(const Run& run) {
 #ifdef LLAMA_HAS_ONEDNN
 double seconds(Index rows, Index in, Index out, bool bf16, int threads) {
   using namespace dnnl;
+  bf16 = bf16 && usable(Isa::avx512);
   omp_set_num_threads(threads);
   engine cpu(engine::kind::cpu, 0);
   stream stream(cpu);
