@@ -4,17 +4,22 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "examples/calibrate/prompts.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
-#include "examples/llama/files/input_file.hpp"
+#include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/output_file.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/cut_middle.hpp"
+#include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/timing.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
@@ -28,8 +33,15 @@ using namespace llama;
 
 struct Options {
   ModelOptions model;
-  std::vector<std::string> prompts;
-  Index prompt_tokens = 2048, tokens = 32;
+  std::string data, json;
+  Index prompts_limit = 16, prompt_tokens = 2048, tokens = 32;
+
+  /// Throws `file_error` if the output would be written over what is read.
+  void check_output() const {
+    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
+    for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
+    check_apart({{"--json", json}}, inputs);
+  }
 };
 
 /// Natural logarithms of the probabilities.
@@ -70,6 +82,11 @@ void run(AnyDecoder& whole, AnyDecoder& int8, Tokens prompt, Index tokens, Sums&
 }
 
 void measure(const Options& options) {
+  options.check_output();
+  std::optional<OutputFile> file;
+  if (!options.json.empty()) file.emplace(options.json);
+  std::vector<Prompt> prompts = read_prompts(options.data);
+  prompts.resize(std::min(prompts.size(), static_cast<std::size_t>(options.prompts_limit)));
   const Checkpoint checkpoint(options.model.path);
   const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
   Placement placement = options.model.placement;
@@ -80,17 +97,26 @@ void measure(const Options& options) {
   const Index capacity = options.prompt_tokens + options.tokens;
   const auto whole_decoder = whole->dense(capacity), int8_decoder = int8->dense(capacity);
   Sums sums;
-  for (const std::string& file : options.prompts) {
-    const auto prompt =
-        cut_middle(tokenizer->encode(read_input(file, InputKind::file_or_pipe), true), options.prompt_tokens);
-    run(*whole_decoder, *int8_decoder, prompt, options.tokens, sums);
+  for (const Prompt& prompt : prompts) {
+    run(*whole_decoder, *int8_decoder, cut_middle(tokenizer->encode(prompt.text, true), options.prompt_tokens),
+        options.tokens, sums);
   }
-  say("{} prompts of at most {} tokens, {} tokens each: KL {:.4f} nats, {:.1f} % of the likeliest tokens equal",
-      options.prompts.size(), options.prompt_tokens, options.tokens, sums.kl / sums.count,
-      100 * sums.equal / sums.count);
-  for (const int i : {0, 1}) {
-    say("{}: prefill {:.1f} ms, decode {:.2f} ms a token (medians)", i == 0 ? placement.dtype : "int8",
-        median(sums.prefill_ms[i]), median(sums.decode_ms[i]));
+  const nlohmann::ordered_json report = {{"model", options.model.path},
+                                         {"dtype", options.model.placement.dtype},
+                                         {"threads", options.model.placement.threads},
+                                         {"prompts", prompts.size()},
+                                         {"prompt_tokens", options.prompt_tokens},
+                                         {"tokens", static_cast<Index>(sums.count)},
+                                         {"kl", sums.kl / sums.count},
+                                         {"equal_percent", 100 * sums.equal / sums.count},
+                                         {"prefill_ms", median(sums.prefill_ms[0])},
+                                         {"int8_prefill_ms", median(sums.prefill_ms[1])},
+                                         {"decode_ms", median(sums.decode_ms[0])},
+                                         {"int8_decode_ms", median(sums.decode_ms[1])}};
+  if (file) {
+    file->commit(json_text(report, 2) + "\n");
+  } else {
+    print("{}\n", json_text(report, 2));
   }
 }
 
@@ -102,9 +128,14 @@ int main(int argc, char** argv) {
   CLI::App app("Compares a model with weights in int8 with the same one without: distributions and times.",
                "int8_loss");
   add_model_options(app, options.model);
-  app.add_option("prompts", options.prompts, "files with a prompt each")->required()->check(CLI::ExistingFile);
+  add_path(app, "--data", options.data,
+           "prompts: JSON lines (*.jsonl) with a prompt; a text file that is one prompt; or a folder of both")
+      ->required();
+  add_number(app, "--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn",
+             {.least = 1});
   add_number(app, "--prompt-tokens", options.prompt_tokens, "longest prompt; of a longer one the middle goes",
              {.least = 2});
   add_number(app, "--tokens", options.tokens, "tokens after each prompt", {.least = 2});
+  add_path(app, "--json", options.json, "write the figures to this file instead of the standard output");
   return run_program(app, argc, argv, [&] { measure(options); });
 }
