@@ -5,8 +5,10 @@ make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py decode RESULT.json... DOCUMENT.md --command TEXT --context TEXT      (of kernels_bench, its few_rows<)
+make_tables.py int8 RESULT.json... DOCUMENT.md --command TEXT --context TEXT        (of int8_loss)
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
+make_tables.py busy QUIET.json BUSY.json... DOCUMENT.md --command TEXT --context TEXT  (the same, in pairs)
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
 make_tables.py cuda-summary RESULT.json... -                                       (the same, in short)
@@ -109,11 +111,16 @@ def micro_tables(paths, references=REFERENCES, tokens_shown=TOKENS_SHOWN):
     return "\n\n".join(parts)
 
 
+def schedule_of(run):
+    """The schedule, or the preset that it is of, for a cell."""
+    return f"`{run.get('preset', run['schedule'])}`".replace("examples/models/", "")
+
+
 def ttft_tables(paths):
     runs = [json.loads(path.read_text()) for path in paths]
     time_rows = []
     for run in runs:
-        name = [run["shape"], run["dtype"], str(run["prompt_tokens"]), f"`{run['schedule']}`"]
+        name = [run["shape"], run["dtype"], str(run["prompt_tokens"]), schedule_of(run)]
         time_rows.append(name + [
             f"{run['dense_ms']:.1f}",
             f"{run['lazy_ms']:.1f}",
@@ -250,13 +257,15 @@ def revived(run):
     return words + (f"; {run['continuations']} continuations" if "continuations" in run else "")
 
 
+STEP_TIMES = "The time of each step is the median of its times in {} runs. "
+
+
 def generation_tables(paths):
     """Of dense and each schedule: until the first token, between tokens, and from where on lazy is behind dense."""
     runs = [json.loads(path.read_text()) for path in paths]
     rows, bars = [], []
     for run in runs:
-        name = [pathlib.Path(run["model"]).name, f"`{run.get('preset', run['schedule'])}`".replace("examples/models/", ""),
-                revived(run), run.get("weights", run["dtype"])]
+        name = [pathlib.Path(run["model"]).name, schedule_of(run), revived(run), run.get("weights", run["dtype"])]
         for kind in ("dense", "lazy"):
             times = run[kind]["decode_ms"]
             rows.append([*(name if kind == "lazy" else [name[0], "dense", "", name[3]]), str(run["prompt_tokens"]),
@@ -273,10 +282,49 @@ def generation_tables(paths):
                      "yes" if slowest <= 1.15 and behind is None else "no"])
     names = ["model", "schedule", "revived in a decode step", "weights"]
     times = ["prompt tokens", "first token ms", "2nd token ms", "3rd to 9th", "later", "p50", "p99"]
-    settings = f"Medians of {', '.join(sorted({str(run['repeats']) for run in runs}))} runs, steps in turn with those of dense."
+    repeats = " or ".join(sorted({str(run["repeats"]) for run in runs}))
+    settings = (f"{STEP_TIMES.format(repeats)}p50 and p99 are over these steps. The steps of dense and of the schedule take "
+                "turns.")
     return (f"{settings}\n\n{table(names + times, rows)}\n\nThe bars: no step slower than 1.15x the dense one at p99, and "
             "prompt and answer never slower than dense.\n\n"
             + table([*names, "prompt tokens", "TTFT speedup", "2nd token against dense", "p99 against dense", "behind dense", "bars met"], bars))
+
+
+def int8_tables(paths):
+    """What weights in int8 change in the distribution of the next token, and in the times."""
+    runs = [json.loads(path.read_text()) for path in paths]
+    rows = [[pathlib.Path(run["model"]).name, run["dtype"], str(run["prompts"]), str(run["tokens"]), f"{run['kl']:.4f}",
+             f"{run['equal_percent']:.1f} %",
+             *(f"{run[time]:.1f}" for time in ("prefill_ms", "int8_prefill_ms", "decode_ms", "int8_decode_ms"))]
+            for run in runs]
+    threads, longest = ({str(run[name]) for run in runs} for name in ("threads", "prompt_tokens"))
+    return (f"Prompts of at most {' or '.join(sorted(longest))} tokens; {' or '.join(sorted(threads))} threads; times are medians "
+            "over the prompts and over the decode steps.\n\n"
+            + table(["model", "type", "prompts", "tokens compared", "KL, nats a token", "equal likeliest tokens", "prefill ms",
+                     "int8: prefill ms", "decode ms", "int8: decode ms"], rows))
+
+
+BUSY_BAR = 2.5
+
+
+def busy_tables(paths):
+    """Decode steps beside a busy process against those on a quiet machine; a quiet result is followed by its busy one."""
+    runs = [json.loads(path.read_text()) for path in paths]
+    rows = []
+    for quiet, busy in zip(runs[::2], runs[1::2], strict=True):
+        for kind in ("dense", "lazy"):
+            means = [run[kind]["decode_ms_per_token"] for run in (quiet, busy)]
+            medians = [run[kind]["decode_ms"]["p50"] for run in (quiet, busy)]
+            ratio = means[1] / means[0]
+            rows.append([pathlib.Path(quiet["model"]).name, quiet.get("weights", quiet["dtype"]),
+                         schedule_of(quiet) if kind == "lazy" else "dense", str(quiet["prompt_tokens"]),
+                         *(f"{value:.1f}" for value in means), f"{ratio:.2f}x", *(f"{value:.1f}" for value in medians),
+                         f"{medians[1] / medians[0]:.2f}x", "yes" if ratio <= BUSY_BAR else "no"])
+    repeats = " or ".join(sorted({str(run["repeats"]) for run in runs}))
+    return (f"ms of a decode step. {STEP_TIMES.format(repeats)}The mean and p50 are over these steps.\n\n"
+            + table(["model", "weights", "schedule", "prompt tokens", "mean, quiet", "busy", "busy / quiet", "p50, quiet", "busy",
+                     "busy / quiet", "bar met"], rows)
+            + f"\n\nThe bar: the mean beside a busy process at most {BUSY_BAR}x of that on a quiet machine.")
 
 
 def cuda_micro_tables(paths):
@@ -495,7 +543,8 @@ def replace_between_markers(text, kind, content):
 
 
 MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "generation": generation_tables,
-          "attention": attention_tables, "decode": decode_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
+          "attention": attention_tables, "decode": decode_tables, "int8": int8_tables, "busy": busy_tables,
+          "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}
 
 

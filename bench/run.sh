@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [attention] [decode] [peers] [generation]: builds the benchmarks, runs those named (by default all) and
-# writes each table into docs/benchmarks.md once all of it is measured. Takes about an hour; nothing else should run
-# meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie by commit in
-# build/release/bench-results; what is there is not measured again, so the same command goes on with the rest. After
-# $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and $REPEATS (5, in long cases
-# 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file of each shape for
-# llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with. generation fetches the pretrained
-# models.
+# run.sh [micro] [ttft] [attention] [decode] [int8] [peers] [generation] [busy]: builds the benchmarks, runs those
+# named (by default all) and writes each table into docs/benchmarks.md once all of it is measured. Takes about two hours;
+# nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie
+# by commit in build/release/bench-results; what is there is not measured again, so the same command goes on with the
+# rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and $REPEATS (5,
+# in long cases 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file
+# of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with. int8, generation and
+# busy fetch the pretrained models; int8 reads the prompts in $LAZYLLM_TEST_DATA/longbench, by default
+# ../shared/data/longbench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft attention decode peers generation
+(($#)) || set -- micro ttft attention decode int8 peers generation busy
 declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
-  [peers]=ttft_bench [generation]=lazyllm-generate)
+  [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [busy]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
-  [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of micro, ttft, attention, decode, peers and generation" >&2; exit 2; }
+  [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of ${!program[*]}" >&2; exit 2; }
   programs+=("${program[$kind]}")
 done
 threads=${THREADS:-2}
@@ -61,7 +62,7 @@ run_micro() {
     "lazyllm_micro_bench --benchmark_min_time=0.2"
 }
 
-# shape, dtype, prompt tokens, schedule, turns; what follows the first token is in the tables of generation
+# shape, dtype, prompt tokens, schedule or preset, turns; what follows the first token is in the tables of generation
 ttft_cases=(
   "smollm2 bf16 2000 8:0.3,16:0.5 $repeats"
   "smollm2 bf16 4000 8:0.3,16:0.5 $repeats"
@@ -69,6 +70,8 @@ ttft_cases=(
   "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats"
   "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats"
   "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 $repeats"
+  "smollm2 bf16 4000 @examples/models/presets/smollm2.json#2.34x 3"
+  "qwen2.5-0.5b bf16 4000 @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x 3"
   "134m bf16 1000 4:0.5,7:0.5,10:0.5 3"
   "134m bf16 2000 4:0.5,7:0.5,10:0.5 3"
   "134m bf16 2000 paper 3"
@@ -80,7 +83,7 @@ run_ttft() {
   local files=() case shape dtype prompt schedule turns
   for case in "${ttft_cases[@]}"; do
     read -r shape dtype prompt schedule turns <<<"$case"
-    measure "$results/ttft-${case//[ :,]/-}.json" --json= "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" \
+    measure "$results/ttft-${case//[ :,\/@#]/-}.json" --json= "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" \
       --prompt "$prompt" --schedule "$schedule" --threads "$threads" --repeats "$turns" --generate 1
   done
   python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
@@ -89,16 +92,17 @@ run_ttft() {
 
 run_attention() {
   echo "== Attention =="
-  local case allowed dtype keys turns files=() cases=()
+  local case allowed dtype keys turns options files=() cases=()
   for allowed in ALL AVX512_CORE AVX2; do cases+=("$allowed f32 1000,2000,4000,16000 3"); done
+  cases+=("AVX2 f32 4000 3 --rows 512" "AVX512_CORE bf16 2000,8000 1" "AVX2 bf16 2000,8000 1")
   if [[ $machine == *bf16* ]]; then
     cases=("ALL bf16 1000,2000,4000 $repeats" "ALL bf16 16000 3" "${cases[@]}")
   fi
-  for case in "${cases[@]}"; do  # what oneDNN may use, and with it the host, the type, keys and turns
-    read -r allowed dtype keys turns <<<"$case"
+  for case in "${cases[@]}"; do  # what oneDNN may use, and with it the host, the type, keys, turns and options
+    read -r allowed dtype keys turns options <<<"$case"
     # shellcheck disable=SC2086
     measure "$results/attention-${case//[ ,]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/attention_bench" \
-      --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns"
+      --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns" $options
   done
   measure "$results/attention-long.json" --json= "$bin/attention_bench" --heads 9 --group 3 --head-dim 64 \
     --keys 4000 32000 --threads "$threads" --repeats 3
@@ -123,14 +127,29 @@ run_decode() {
     "kernels_bench --benchmark_filter='few_rows<'"
 }
 
+run_int8() {
+  echo "== Weights in int8 =="
+  local files=() model
+  local fixed=(--dtype bf16 --prompts-limit 16 --prompt-tokens 2048 --tokens 32 --threads "$threads")
+  for model in smollm2 qwen2.5-coder-0.5b; do
+    measure "$results/int8-$model.json" --json= "$bin/int8_loss" --model "$(bash examples/models/fetch.sh "$model")" \
+      --data "${LAZYLLM_TEST_DATA:-../shared/data}/longbench" "${fixed[@]}"
+  done
+  python3 bench/make_tables.py int8 "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "int8_loss --model MODEL --data longbench ${fixed[*]}"
+}
+
 # shape, prompt tokens, schedule, the host's weights, turns
 peers_cases=(
-  "smollm2 2000 8:0.3,16:0.5 dtype 3"
-  "smollm2 4000 8:0.3,16:0.5 dtype 3"
-  "smollm2 2000 8:0.3,16:0.5 int8 3"
-  "smollm2 4000 8:0.3,16:0.5 int8 3"
-  "qwen2.5-0.5b 2000 7:0.3,13:0.5 dtype 1"
-  "qwen2.5-0.5b 4000 7:0.3,13:0.5 dtype 1"
+  "smollm2 2000 8:0.3,16:0.5 dtype $repeats"
+  "smollm2 4000 8:0.3,16:0.5 dtype $repeats"
+  "smollm2 8000 8:0.3,16:0.5 dtype 1"
+  "smollm2 2000 8:0.3,16:0.5 int8 $repeats"
+  "smollm2 4000 8:0.3,16:0.5 int8 $repeats"
+  "qwen2.5-0.5b 2000 7:0.3,13:0.5 dtype $repeats"
+  "qwen2.5-0.5b 4000 7:0.3,13:0.5 dtype $repeats"
+  "qwen2.5-0.5b 2000 7:0.3,13:0.5 int8 $repeats"
+  "qwen2.5-0.5b 4000 7:0.3,13:0.5 int8 $repeats"
 )
 
 run_peers() {
@@ -150,29 +169,39 @@ run_peers() {
 --repeats TURNS --gguf SHAPE=FILE"
 }
 
-# model, options: its presets, those for any model, prompts of 1024 tokens, and the paper's schedule and unlimited revival
+# model, options: its presets, those for any model, prompts of 1024 and 256 tokens (--context counts the answer's 256,
+# too), and the paper's schedule and unlimited revival
 generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x"
   "smollm2 --schedule auto:1.5x"
+  "smollm2 --schedule auto:2.34x"
+  "smollm2 --schedule auto:3x"
   "smollm2 --schedule auto:1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x --context 1280"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 512"
   "smollm2 --schedule paper"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x --weights int8"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
   "qwen2.5-coder-0.5b --schedule auto:1.5x"
+  "qwen2.5-coder-0.5b --schedule auto:2.34x"
+  "qwen2.5-coder-0.5b --schedule auto:3x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 1280"
   "qwen2.5-coder-0.5b --schedule paper"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --weights int8"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
 )
 
 run_generation() {
@@ -188,6 +217,42 @@ run_generation() {
   done
   python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]}"
+}
+
+busy_cases=(
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
+)
+
+busy_process=
+trap '[[ -z $busy_process ]] || kill "$busy_process"' EXIT
+
+# beside_busy PROGRAM…: PROGRAM… beside a process that needs a whole core.
+beside_busy() {
+  yes >/dev/null 2>&1 &
+  busy_process=$!
+  disown
+  "$@"
+  kill "$busy_process"
+  busy_process=
+}
+
+run_busy() {
+  echo "== Beside a busy process =="
+  local files=() case model options run
+  local fixed=(--chat --dtype bf16 --prompt-file examples/prompts/keepers_log.txt --max-tokens 96 --ignore-stop --compare
+    --threads "$threads" --repeats 3 --context 2048)
+  for case in "${busy_cases[@]}"; do
+    read -r model options <<<"$case"
+    # shellcheck disable=SC2206
+    run=("$bin/lazyllm-generate" --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}")
+    measure "$results/busy-${case//[ :,\/@#]/-}-quiet.json" --json= "${run[@]}"
+    measure "$results/busy-${case//[ :,\/@#]/-}-busy.json" --json= beside_busy "${run[@]}"
+  done
+  python3 bench/make_tables.py busy "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]}
+yes >/dev/null & lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]}"
 }
 
 for kind in "$@"; do "run_$kind"; done

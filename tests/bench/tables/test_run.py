@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -15,9 +16,23 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
-DOCUMENT = "<!-- attention begin -->\nold\n<!-- attention end -->\n"
+DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "int8", "busy"))
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
+
+
+TTFT = {name: 1.0 for name in (
+    "dense_ms", "lazy_ms", "speedup", "ideal_speedup", "overhead_percent", "library_percent", "dense_gflops", "gemm_gflops",
+    "dense_share_of_gemm_percent", "dense_generation_ms", "lazy_generation_ms", "generation_speedup", "dense_decode_ms",
+    "lazy_decode_ms")} | {"dtype": "bf16", "prompt_tokens": 64, "schedule": "2:0.5", "threads": 2}
+INT8 = {"model": "/models/tiny", "dtype": "bf16", "threads": 2, "prompts": 16, "prompt_tokens": 2048, "tokens": 512,
+        "kl": 0.01234, "equal_percent": 97.5, "prefill_ms": 800.0, "int8_prefill_ms": 700.0, "decode_ms": 9.0,
+        "int8_decode_ms": 6.0}
+TIMES = {"second": 60.0, "third_to_9th": 10.0, "later": None, "p50": 10.0, "p99": 60.0}
+GENERATION = {"model": "/models/tiny", "dtype": "bf16", "schedule": "2:0.5", "preset": "@examples/models/presets/tiny.json#3x",
+              "repeats": 3, "prompt_tokens": 64, "ttft_speedup": 2.0, "ideal_ttft_speedup": 2.0, "behind_dense_from": None} | {
+                  kind: {"decode_ms_per_token": 12.0, "decode_ms": TIMES, "ttft_ms": 100.0, "tokens": [1, 2]}
+                  for kind in ("dense", "lazy")}
 
 
 @unittest.skipIf(shutil.which("git") is None, "git is not there")
@@ -42,6 +57,13 @@ class Repository(unittest.TestCase):
         self.git("commit", "-qm", "a commit")
 
 
+def is_running(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Run(Repository):
     def setUp(self):
         super().setUp()
@@ -51,24 +73,36 @@ class Run(Repository):
         self.write("build/release/CMakeCache.txt", "CMAKE_CXX_COMPILER:STRING=echo\n")
         self.write("docs/benchmarks.md", DOCUMENT)
         self.write(".gitignore", "/build/\n")
-        # Fails in call number `fail_at`, which is a file beside it.
-        self.write("build/release/bin/attention_bench", f"""#!{sys.executable}
-import json, pathlib, sys
+        self.write("examples/models/fetch.sh", 'echo "/models/$1"\n')
+        # Each fails in call number `fail_at`, which is a file beside it, and says which processes its parent has beside it.
+        for name, result in {"attention_bench": [CASE], "ttft_bench": TTFT | {"shape": "tiny", "repeats": 3}, "int8_loss": INT8,
+                             "lazyllm-generate": GENERATION}.items():
+            self.write(f"build/release/bin/{name}", f"""#!{sys.executable}
+import json, os, pathlib, sys
 here = pathlib.Path(__file__).parent
 with open(here / "calls", "a+") as calls:
     print(*sys.argv[1:], file=calls)
     calls.seek(0)
     count = len(calls.readlines())
+children = []
+for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    try:
+        _, parent = stat.read_text().rpartition(")")[2].split()[:2]
+    except OSError:  # it has ended
+        continue
+    if int(parent) == os.getppid() and stat.parent.name != str(os.getpid()):
+        children.append(stat.parent.name)
+print(*children, file=open(here / "beside", "a"))
 if (here / "fail_at").exists() and count == int((here / "fail_at").read_text()):
     sys.exit(1)
 name = next(argument for argument in sys.argv if argument.startswith("--json=")).removeprefix("--json=")
-pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
+pathlib.Path(name).write_text(json.dumps({result!r}))
 """)
-        (self.folder / "build/release/bin/attention_bench").chmod(0o755)
+            (self.folder / "build/release/bin" / name).chmod(0o755)
         self.commit_all()
 
-    def run_script(self, **environment):
-        return subprocess.run(["bash", "bench/run.sh", "attention"], cwd=self.folder, capture_output=True, text=True,
+    def run_script(self, kind="attention", **environment):
+        return subprocess.run(["bash", "bench/run.sh", kind], cwd=self.folder, capture_output=True, text=True,
                               env=os.environ | environment)
 
     def calls(self):
@@ -96,6 +130,52 @@ pathlib.Path(name).write_text(json.dumps([{CASE!r}]))
         self.assertEqual(done.returncode, 3)
         self.assertIn("the same command goes on", done.stderr)
         self.assertEqual(self.calls(), [])
+        self.assertEqual(self.document(), DOCUMENT)
+
+    def results(self):
+        return [path.name for path in (self.folder / "build/release/bench-results").glob("*/*.json")]
+
+    def test_presets_of_ttft(self):
+        done = self.run_script("ttft")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(any("--schedule @examples/models/presets/smollm2.json#2.34x" in call for call in self.calls()))
+        self.assertIn("ttft-smollm2-bf16-4000--examples-models-presets-smollm2.json-2.34x-3.json", self.results())
+
+    def test_int8(self):
+        done = self.run_script("int8", LAZYLLM_TEST_DATA="data")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([call.split()[:4] for call in self.calls()],
+                         [["--model", f"/models/{model}", "--data", "data/longbench"] for model in ("smollm2", "qwen2.5-coder-0.5b")])
+        self.assertIn("| tiny | bf16 | 16 | 512 | 0.0123 | 97.5 % | 800.0 | 700.0 | 9.0 | 6.0 |", self.document())
+        self.assertIn("Prompts of at most 2048 tokens; 2 threads;", self.document())
+
+    def busy_processes(self):
+        """Those beside each call."""
+        return [line.split() for line in (self.folder / "build/release/bin/beside").read_text().splitlines()]
+
+    def assert_ended(self, processes):
+        for process in sum(processes, []):
+            deadline = time.monotonic() + 20
+            while is_running(process):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+
+    def test_every_second_call_is_beside_a_busy_process(self):
+        done = self.run_script("busy")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        processes = self.busy_processes()
+        self.assertEqual([len(each) for each in processes], [0, 1] * 3)
+        calls = [call.split(" --json=")[0] for call in self.calls()]
+        self.assertEqual(calls[::2], calls[1::2])
+        self.assertIn("| tiny | bf16 | `@presets/tiny.json#3x` | 64 | 12.0 | 12.0 | 1.00x |", self.document())
+        self.assert_ended(processes)
+
+    def test_a_failure_leaves_no_busy_process(self):
+        self.write("build/release/bin/fail_at", "2")
+        self.assertNotEqual(self.run_script("busy").returncode, 0)
+        processes = self.busy_processes()
+        self.assertEqual([len(each) for each in processes], [0, 1])
+        self.assert_ended(processes)
         self.assertEqual(self.document(), DOCUMENT)
 
     def test_the_commit_is_that_of_the_sources(self):
@@ -154,16 +234,11 @@ class DecodeTables(unittest.TestCase):
 
 
 class TtftTables(unittest.TestCase):
-    RUN = {name: 1.0 for name in (
-        "dense_ms", "lazy_ms", "speedup", "ideal_speedup", "overhead_percent", "library_percent", "dense_gflops",
-        "gemm_gflops", "dense_share_of_gemm_percent", "dense_generation_ms", "lazy_generation_ms", "generation_speedup",
-        "dense_decode_ms", "lazy_decode_ms")} | {"dtype": "bf16", "prompt_tokens": 64, "schedule": "2:0.5", "threads": 2}
-
     def tables(self, *runs):
         with tempfile.TemporaryDirectory() as folder:
             paths = [pathlib.Path(folder) / str(i) for i in range(len(runs))]
             for path, run in zip(paths, runs, strict=True):
-                path.write_text(json.dumps(self.RUN | run))
+                path.write_text(json.dumps(TTFT | run))
             return make_tables.ttft_tables(paths)
 
     def test_each_case_has_one_row_and_generation_has_tables_of_its_own(self):
@@ -173,6 +248,33 @@ class TtftTables(unittest.TestCase):
         for shape in ("alone", "more"):
             self.assertEqual(text.count(f"| {shape} |"), 1)
         self.assertNotIn("after the first token", text)
+
+    def test_a_preset_has_a_short_name(self):
+        text = self.tables({"shape": "tiny", "repeats": 3, "schedule": "@examples/models/presets/tiny.json#3x"})
+        self.assertIn("| tiny | bf16 | 64 | `@presets/tiny.json#3x` |", text)
+
+
+class GenerationTables(unittest.TestCase):
+    def tables(self, maker, *runs):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [pathlib.Path(folder) / str(i) for i in range(len(runs))]
+            for path, run in zip(paths, runs, strict=True):
+                path.write_text(json.dumps(run))
+            return maker(paths)
+
+    def test_what_a_percentile_is_of(self):
+        text = self.tables(make_tables.generation_tables, GENERATION)
+        self.assertIn("The time of each step is the median of its times in 3 runs. p50 and p99 are over these steps.", text)
+        self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | 64 | 100 | 60.0 | 10.0 | – | 10.0 | 60.0 |", text)
+
+    def test_beside_a_busy_process(self):
+        busy = GENERATION | {"dense": {"decode_ms_per_token": 30.0, "decode_ms": TIMES | {"p50": 31.0}},
+                             "lazy": {"decode_ms_per_token": 30.1, "decode_ms": TIMES | {"p50": 15.0}}}
+        text = self.tables(make_tables.busy_tables, GENERATION, busy)
+        self.assertIn("| tiny | bf16 | dense | 64 | 12.0 | 30.0 | 2.50x | 10.0 | 31.0 | 3.10x | yes |", text)
+        self.assertIn("| tiny | bf16 | `@presets/tiny.json#3x` | 64 | 12.0 | 30.1 | 2.51x | 10.0 | 15.0 | 1.50x | no |", text)
+        with self.assertRaises(ValueError):
+            self.tables(make_tables.busy_tables, GENERATION)
 
 
 class Quality(Repository):
