@@ -225,8 +225,8 @@ def peer_tables(paths):
             if "llama_cpp_decode_ms" in case else ["", ""]
         return [f"{case['dense_decode_ms']:.1f}", *peers]
 
-    name = ["shape", "weights", "prompt tokens"]
-    named = [[case["shape"], case["weights"], str(case["prompt_tokens"])] for case in cases]
+    name = ["shape", "weights", "prompt tokens", "turns"]
+    named = [[case["shape"], case["weights"], str(case["prompt_tokens"]), str(case["repeats"])] for case in cases]
     rows = [[f"{case['dense_ms']:.0f}", *peer(case, "transformers"), *peer(case, "llama_cpp"),
              case.get("llama_cpp_type", ""), *decode(case)] for case in cases]
     header = ["dense ms", "transformers ms", "over dense", "llama.cpp ms", "over dense", "llama.cpp's weights",
@@ -236,8 +236,8 @@ def peer_tables(paths):
     lazy_header = ["lazy ms", "speedup", "ideal speedup", "overhead at keep 1", "library's share of lazy",
                    "dense share of GEMM"]
     versions = sorted({case["transformers"] for case in cases if "transformers" in case})
-    settings = sorted({(case["isa"].replace("_", "-"), case["threads"], case["repeats"]) for case in cases})
-    said_settings = "; ".join(f"{isa}, {threads} threads, medians of {repeats} turns" for isa, threads, repeats in settings)
+    settings = sorted({(case["isa"].replace("_", "-"), case["threads"]) for case in cases})
+    said_settings = "; ".join(f"{isa}, {threads} threads, medians of the turns" for isa, threads in settings)
     left_out = sorted({f"{case['shape']}: {why}" for case in cases for why in case["left_out"]})
     parts = [f"{said_settings}. {'; '.join(versions) or 'transformers was not measured'}.",
              table(name + header, [left + right for left, right in zip(named, rows, strict=True)]),
