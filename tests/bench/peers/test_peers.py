@@ -102,9 +102,9 @@ class Tables(unittest.TestCase):
 
     def test_peers(self):
         text = self.table(make_tables.peer_tables, [self.CASE | {"left_out": ["llama.cpp: not there"]}])
-        self.assertIn("| smollm2 | bf16 | 2000 | 100 | 150 | 1.50 |", text)
-        self.assertIn("| smollm2 | bf16 | 2000 | 40 | 2.50 | 2.60 | 0.2 % | 0.10 % | 70 % |", text)
-        self.assertIn("avx512-bf16, 2 threads, medians of 5 turns. transformers 5, PyTorch 2.", text)
+        self.assertIn("| smollm2 | bf16 | 2000 | 5 | 100 | 150 | 1.50 |", text)
+        self.assertIn("| smollm2 | bf16 | 2000 | 5 | 40 | 2.50 | 2.60 | 0.2 % | 0.10 % | 70 % |", text)
+        self.assertIn("avx512-bf16, 2 threads, medians of the turns. transformers 5, PyTorch 2.", text)
         self.assertIn("Left out: smollm2: llama.cpp: not there.", text)
 
     def test_decode_steps_and_int8(self):
@@ -112,7 +112,7 @@ class Tables(unittest.TestCase):
                             "llama_cpp_type": "llama Q8_0", "llama_cpp_decode_ms": 18.0,
                             "dense_over_llama_cpp_decode": 2.0}
         text = self.table(make_tables.peer_tables, [case])
-        self.assertIn("| smollm2 | int8 | 2000 | 100 | 150 | 1.50 | 250 | 2.50 | llama Q8_0 | 9.0 | 18.0 | 2.00 |", text)
+        self.assertIn("| smollm2 | int8 | 2000 | 5 | 100 | 150 | 1.50 | 250 | 2.50 | llama Q8_0 | 9.0 | 18.0 | 2.00 |", text)
         # The products' rate is that of --dtype.
         self.assertEqual(self.bars(case)["dense at 60 % of the product rate, 2000 tokens"][0], "not measured")
 
