@@ -83,6 +83,15 @@ std::string default_of(const std::string& source, const std::string& variable) {
   return text;
 }
 
+/// Throws for a template, not of ChatML, with a system message of its own: a text that it sets a variable to, or
+/// writes.
+void refuse_system_message(const std::string& source) {
+  static const std::regex of_variable(R"re(sys\w*\s*(=|=[^%}]*\belse|\|\s*default\()\s*(['"])(?!\2))re"),
+      written(R"re((<<SYS>>|<\|system\|>|system<\|end_header_id\|>)\n+[^\n'"{])re");
+  if (std::regex_search(source, of_variable) || std::regex_search(source, written))
+    throw tokenizer_error("the chat_template has a system message of its own, which is read with ChatML only");
+}
+
 /// What a template of Llama 3.1 and later says of dates, as transformers renders it.
 std::string dates(const std::string& source, const std::tm& now) {
   static const std::regex cutoff("Cutting Knowledge Date: ([^'\"]+)\n"),
@@ -161,6 +170,7 @@ void ChatTemplate::read_chatml(const std::string& source) {
 }
 
 void ChatTemplate::read_llama3(const std::string& source, const std::tm& now) {
+  refuse_system_message(source);
   constexpr std::string_view end = "<|eot_id|>";
   const auto header = [](std::string_view role) {
     return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
@@ -173,6 +183,7 @@ void ChatTemplate::read_llama3(const std::string& source, const std::tm& now) {
 
 /// Llama 2 and Mistral, which differ in spaces.
 void ChatTemplate::read_instructions(const std::string& source) {
+  refuse_system_message(source);
   before_ = literal_with(source, "[INST]");
   after_ = literal_with(source, "[/INST]");
   if (before_.empty()) after_.clear();

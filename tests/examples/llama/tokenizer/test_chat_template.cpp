@@ -103,7 +103,12 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
   const std::string headers = "{{ '<|start_header_id|>' }}", cutoff = "{{ 'Cutting Knowledge Date: May 2024\\n' }}",
                     date = "{% set date_string = '1 May 2024' %}",
                     today = "{{ 'Today Date: ' + date_string + '\\n\\n' }}";
+  const std::string inst = "{{ '[INST] ' + content + ' [/INST]' }}", own_system = "has a system message of its own";
   CHECK_NOTHROW(ChatTemplate(headers + cutoff + date + today, ""));
+  CHECK_NOTHROW(ChatTemplate(
+      inst + "{% set system_message = '' %}{% set system_message = false %}{% if message['role'] == 'system' %}"
+             "{% set system_message = messages[0]['content'] %}{{ '<<SYS>>\\n' + system_message + '\\n<</SYS>>' }}",
+      ""));
   const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content']";
   for (const auto& refused : std::vector<std::pair<std::string, std::string>>{
            {"{{ '<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}", "from \"system_message\""},
@@ -121,6 +126,12 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
             "has its dates in a way that is not known"},
            {headers + cutoff + "{% set date_string = strftime_now('%Y') %}" + date + today,
             "has its dates in a way that is not known"},
+           {headers + "{% set system_message = 'You are a goat' %}", own_system},
+           {headers + "{% set ns.sys_prompt = \"You\" %}", own_system},
+           {headers + "{{ '<|start_header_id|>system<|end_header_id|>\\n\\nYou are a goat<|eot_id|>' }}", own_system},
+           {inst + "{% set system_message = messages[0]['content'] if x else 'You are a goat' %}", own_system},
+           {inst + "{{ system_message | default('You are a goat') }}", own_system},
+           {inst + "{{ '<<SYS>>\\nYou are a goat\\n<</SYS>>' }}", own_system},
            {turn + " | trim }}" + turn + " }}", "trims texts in a way that is not known"}}) {
     const std::string& source = refused.first;
     CAPTURE(source);
