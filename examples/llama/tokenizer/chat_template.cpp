@@ -199,6 +199,14 @@ std::string ChatTemplate::text(std::string_view prompt) const {
 }
 
 std::vector<TokenId> ChatTemplate::encode(const Tokenizer& tokenizer, std::string_view prompt) const {
+  for (const std::string& token : tokenizer.unread_tokens()) {
+    if (has(before_, token) || has(after_, token)) {
+      throw tokenizer_error(
+          fmt::format("the chat_template has the token {}, which this kind of tokenizer does not read in a text; "
+                      "tokenizer.json does",
+                      token));
+    }
+  }
   if (!starts_with_bos_) return tokenizer.encode(text(prompt), false);
   // As text BOS is found like any added token. SentencePiece reads no special tokens in a text: there it goes before
   // it.

@@ -26,7 +26,8 @@ class ChatTemplate {
   std::string text(std::string_view prompt) const;
 
   /// The tokens of that conversation, BOS among them where the template has it: those of transformers'
-  /// `apply_chat_template`.
+  /// `apply_chat_template`. Throws `tokenizer_error` where the template has a token that `tokenizer` does not read in a
+  /// text.
   std::vector<TokenId> encode(const Tokenizer& tokenizer, std::string_view prompt) const;
 
  private:

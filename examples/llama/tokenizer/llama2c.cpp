@@ -41,6 +41,7 @@ class Llama2cTokenizer final : public Tokenizer {
   explicit Llama2cTokenizer(std::vector<Entry> entries) : entries_(std::move(entries)) {
     vocabulary_size_ = static_cast<Index>(entries_.size());
     special_ = {bos_token, {eos_token}};
+    unread_tokens_ = {"<s>", "</s>"};
     for (std::size_t i = 0; i < entries_.size(); ++i) ids_.emplace(entries_[i].text, static_cast<TokenId>(i));
   }
 

@@ -20,6 +20,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     vocabulary_size_ = processor_.GetPieceSize();
     if (processor_.bos_id() >= 0) special_.bos = processor_.bos_id();
     if (processor_.eos_id() >= 0) special_.stop.push_back(processor_.eos_id());
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (processor_.IsControl(id)) unread_tokens_.push_back(processor_.IdToPiece(id));
+    }
   }
 
   std::vector<TokenId> encode(std::string_view text, bool add_bos) const override {

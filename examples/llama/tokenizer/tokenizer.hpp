@@ -51,6 +51,9 @@ class Tokenizer {
   /// Every token that ends a generated text, EOS first; Llama 3 chat models have several.
   const std::vector<TokenId>& stop_tokens() const { return special_.stop; }
 
+  /// Texts of the special tokens that `encode` does not find in a text.
+  const std::vector<std::string>& unread_tokens() const { return unread_tokens_; }
+
  protected:
   Tokenizer() = default;
   Tokenizer(const Tokenizer&) = default;
@@ -58,6 +61,7 @@ class Tokenizer {
 
   Index vocabulary_size_ = 0;
   SpecialTokens special_;
+  std::vector<std::string> unread_tokens_;
 
  private:
   virtual std::string token_bytes(TokenId previous, TokenId token) const = 0;

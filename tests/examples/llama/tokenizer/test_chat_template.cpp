@@ -150,6 +150,31 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
   CHECK(error_of(folder).find("tokenizer_config.json: ") != std::string::npos);
 }
 
+/// A SentencePiece model without merges, of pieces and their types: 1 plain, 2 the unknown one, 3 control.
+std::string sentence_piece_model(const std::vector<std::pair<std::string, char>>& pieces) {
+  const auto field = [](const std::string& content) {
+    return std::string("\n") + static_cast<char>(content.size()) + content;
+  };
+  std::string model;
+  for (const auto& [text, type] : pieces) model += field(field(text) + '\x18' + type);
+  return model;
+}
+
+TEST_CASE("a mark of a chat template that the tokenizer does not read in a text is an error") {
+  const TemporaryFolder folder;
+  std::vector<std::pair<std::string, char>> pieces{{"<unk>", 2}, {"<s>", 3}, {"</s>", 3}, {"\u2581", 1}, {"a", 1}};
+  for (const char character : std::string("[]/INST")) pieces.push_back({{character}, 1});
+  const ChatTemplate chat("{{ bos_token + '[INST] ' + content + ' [/INST]' }}", "<s>");
+  const auto plain = open_tokenizer(folder.write("tokenizer.model", sentence_piece_model(pieces)));
+  CHECK(chat.encode(*plain, "a") == plain->encode("[INST] a [/INST]", true));
+  pieces.push_back({"[/INST]", 3});
+  const auto control = open_tokenizer(folder.write("tokenizer.model", sentence_piece_model(pieces)));
+  CHECK_THROWS_WITH_AS(chat.encode(*control, "a"),
+                       "the chat_template has the token [/INST], which this kind of tokenizer does not read in a text; "
+                       "tokenizer.json does",
+                       tokenizer_error);
+}
+
 TEST_CASE("tokenizer.model: BOS goes before the tokens, since SentencePiece does not read it in a text") {
   const auto path = real_input("llama2_tokenizer.model");
   if (!std::filesystem::exists(path)) {
