@@ -66,6 +66,21 @@ TOOLS = """{%- if tools %}
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
+ZEPHYR = """{% for message in messages %}
+{% if message['role'] == 'user' %}
+{{ '<|user|>
+' + message['content'] + eos_token }}
+{% elif message['role'] == 'system' %}
+{{ '<|system|>
+' + message['content'] + eos_token }}
+{% elif message['role'] == 'assistant' %}
+{{ '<|assistant|>
+'  + message['content'] + eos_token }}
+{% endif %}
+{% if loop.last and add_generation_prompt %}
+{{ '<|assistant|>' }}
+{% endif %}
+{% endfor %}"""
 
 
 def instructions(before, after, bos_each=False, system=""):
@@ -100,6 +115,7 @@ CASES = {
     "mistral with a space before": ("llama2_metaspace", "<s>", instructions(" [INST] ", " [/INST]")),
     "mistral with one space": ("llama2_metaspace", "<s>", instructions("[INST] ", "[/INST]")),
     "mistral without spaces": ("llama2_prepend", "<s>", instructions("[INST]", "[/INST]")),
+    "zephyr": ("llama2_prepend", "<s>", ZEPHYR),
 }
 
 PROMPTS = ["Hello world", "  \n spaces around \t\n", "\u3000caf\u00e9 \u4f60\u597d",
@@ -128,16 +144,17 @@ def main():
     clock.start()
     cases = []
     for name, (tokenizer, bos, template) in CASES.items():
+        eos = "</s>" if "eos_token" in template else None
         fast = PreTrainedTokenizerFast(tokenizer_file=str(FIXTURES / "tokenizer" / f"{tokenizer}.json"), bos_token=bos,
-                                       chat_template=template)
+                                       eos_token=eos, chat_template=template)
         encodings = []
         for prompt in PROMPTS:
             messages = [{"role": "user", "content": prompt}]
             text = fast.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             ids = fast.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
             encodings.append({"prompt": prompt, "text": text, "ids": ids})
-        cases.append({"name": name, "tokenizer": tokenizer, "bos_token": bos, "chat_template": template,
-                      "encodings": encodings})
+        cases.append({"name": name, "tokenizer": tokenizer, "bos_token": bos, "eos_token": eos,
+                      "chat_template": template, "encodings": encodings})
     text = json.dumps(cases, separators=(",", ":"))
     (FIXTURES / "chat" / "cases.json").write_text(text + "\n")
     (FIXTURES / "chat" / "bos.json").write_text(json.dumps(list(bos_cases()), separators=(",", ":")) + "\n")

@@ -129,7 +129,8 @@ std::string template_in(const json& config) {
 
 std::tm local_time() { return fmt::localtime(std::time(nullptr)); }
 
-ChatTemplate::ChatTemplate(const std::string& source, std::string bos, const std::tm& now) : bos_(std::move(bos)) {
+ChatTemplate::ChatTemplate(const std::string& source, std::string bos, const std::string& eos, const std::tm& now)
+    : bos_(std::move(bos)) {
   const std::string text = with_newlines(source);
   starts_with_bos_ = has(text, "bos_token");
   if (has(text, "<|im_start|>")) {
@@ -138,9 +139,12 @@ ChatTemplate::ChatTemplate(const std::string& source, std::string bos, const std
     read_llama3(text, now);
   } else if (has(text, "[INST]") && !has(text, "[SYSTEM_PROMPT]")) {
     read_instructions(text);
+  } else if (has(text, "<|user|>")) {
+    read_zephyr(text, eos);
   }
   if (after_.empty()) {
-    throw tokenizer_error("the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3 and Mistral are");
+    throw tokenizer_error(
+        "the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3, Mistral and Zephyr are");
   }
 }
 
@@ -190,6 +194,17 @@ void ChatTemplate::read_instructions(const std::string& source) {
   strips_ = has(source, "<<SYS>>");
 }
 
+void ChatTemplate::read_zephyr(const std::string& source, const std::string& eos) {
+  refuse_system_message(source);
+  // Each output has a line of its own, whose end stays; without "-", which would take it off.
+  const bool known = has(source, "%}\n{{ '<|user|>\n' + message['content'] + eos_token }}\n{% ") &&
+                     has(source, "%}\n{{ '<|assistant|>' }}\n{% ");
+  if (!known) return;
+  if (eos.empty()) throw tokenizer_error("the chat_template has eos_token, which tokenizer_config.json does not name");
+  before_ = "<|user|>\n";
+  after_ = eos + "\n<|assistant|>\n";
+}
+
 std::string ChatTemplate::text(std::string_view prompt) const {
   if (strips_) {
     prompt.remove_prefix(leading_space(prompt));
@@ -225,7 +240,7 @@ ChatTemplate open_chat_template(const std::filesystem::path& path, const std::tm
   try {
     const std::string source = has_jinja ? jinja : template_in(config);
     if (source.empty()) throw tokenizer_error("there is no chat_template, so this is no chat model");
-    return {source, token_text(config, "bos_token"), now};
+    return {source, token_text(config, "bos_token"), token_text(config, "eos_token"), now};
   } catch (const std::exception& error) {
     throw tokenizer_error(fmt::format("{}: {}", (has_jinja ? jinja_file : config_file).string(), error.what()));
   }

@@ -17,10 +17,11 @@ std::tm local_time();
 class ChatTemplate {
  public:
   /// Recognises the Jinja text `source` of a `chat_template`: ChatML (with the system message that it puts before a
-  /// conversation without one), Llama 2, Llama 3 (with its dates) or Mistral. It is not evaluated. `bos` is the text of
-  /// BOS, empty where there is none. A template that calls `strftime_now` gets the date of `now`. Throws
-  /// `tokenizer_error` for a template of another kind.
-  ChatTemplate(const std::string& source, std::string bos, const std::tm& now = local_time());
+  /// conversation without one), Llama 2, Llama 3 (with its dates), Mistral or Zephyr. It is not evaluated. `bos` and
+  /// `eos` are the texts of BOS and EOS, empty where there is none. A template that calls `strftime_now` gets the date
+  /// of `now`. Throws `tokenizer_error` for a template of another kind.
+  ChatTemplate(const std::string& source, std::string bos, const std::string& eos = {},
+               const std::tm& now = local_time());
 
   /// Text of a conversation in which the user says `prompt`, up to where the answer begins; BOS is not in it.
   std::string text(std::string_view prompt) const;
@@ -34,6 +35,7 @@ class ChatTemplate {
   void read_chatml(const std::string& source);
   void read_llama3(const std::string& source, const std::tm& now);
   void read_instructions(const std::string& source);
+  void read_zephyr(const std::string& source, const std::string& eos);
 
   std::string before_, after_;  // the prompt
   bool strips_ = false;         // white space around the prompt goes

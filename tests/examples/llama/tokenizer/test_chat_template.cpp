@@ -29,7 +29,9 @@ std::tm fifth_of_august_2026() {
 struct ChatFolder : TemporaryFolder {
   explicit ChatFolder(const json& chat_case) {
     write("tokenizer.json", read(fixture(chat_case["tokenizer"].get<std::string>() + ".json")));
-    config = {{"bos_token", chat_case["bos_token"]}, {"chat_template", chat_case["chat_template"]}};
+    config = {{"bos_token", chat_case["bos_token"]},
+              {"eos_token", chat_case["eos_token"]},
+              {"chat_template", chat_case["chat_template"]}};
     write_config();
   }
   void write_config() const { write("tokenizer_config.json", config.dump()); }
@@ -48,7 +50,7 @@ std::string error_of(const ChatFolder& folder) {
 
 TEST_CASE("a prompt in a model's chat template has the text and the ids of transformers' apply_chat_template") {
   const json cases = chat_cases();
-  REQUIRE(cases.size() == 17);
+  REQUIRE(cases.size() == 18);
   for (const json& chat_case : cases) {
     CAPTURE(chat_case["name"]);
     const ChatFolder folder(chat_case);
@@ -75,6 +77,21 @@ TEST_CASE("a chat template that asks for today's date gets it") {
   FAIL("no such case");
 }
 
+TEST_CASE("Zephyr: what a line's end becomes is known of one form only, and EOS is needed") {
+  const std::string user = "{% if x %}\n{{ '<|user|>\\n' + message['content'] + eos_token }}\n{% endif %}\n",
+                    answer = "{% if y %}\n{{ '<|assistant|>' }}\n{% endif %}\n";
+  CHECK(ChatTemplate(user + answer, "", "</s>").text("x") == "<|user|>\nx</s>\n<|assistant|>\n");
+  CHECK_THROWS_WITH_AS(ChatTemplate(user + answer, ""), doctest::Contains("has eos_token"), tokenizer_error);
+  for (const std::string& other :
+       {user + "{% if y %}{{ '<|assistant|>' }}{% endif %}", user + "{% if y %}\n{{- '<|assistant|>' }}\n{% endif %}",
+        "{% if x %}{{ '<|user|>\\n' + message['content'] + '<|end|>' }}{% endif %}" + answer}) {
+    CHECK_THROWS_WITH_AS(ChatTemplate(other, "", "</s>"), doctest::Contains("of a kind that is not known"),
+                         tokenizer_error);
+  }
+  CHECK_THROWS_WITH_AS(ChatTemplate("{{ '<|system|>\\nYou are a goat' }}" + user + answer, "", "</s>"),
+                       doctest::Contains("system message of its own"), tokenizer_error);
+}
+
 TEST_CASE("a chat template is found wherever transformers keeps it") {
   ChatFolder folder(chat_cases()[0]);
   const std::string source = folder.config["chat_template"], expected = open_chat_template(folder.path()).text("x");
@@ -96,9 +113,10 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
         "{{ '[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]' + m['content'] + '[/INST]' }}", "[INST]", "x"}) {
     folder.config["chat_template"] = source;
     folder.write_config();
-    CHECK(error_of(folder).ends_with(
-        "tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, Llama 2, Llama 3 and Mistral "
-        "are"));
+    CHECK(
+        error_of(folder).ends_with("tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, "
+                                   "Llama 2, Llama 3, Mistral and "
+                                   "Zephyr are"));
   }
   const std::string headers = "{{ '<|start_header_id|>' }}", cutoff = "{{ 'Cutting Knowledge Date: May 2024\\n' }}",
                     date = "{% set date_string = '1 May 2024' %}",
