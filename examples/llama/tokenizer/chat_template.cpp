@@ -227,6 +227,9 @@ std::vector<TokenId> ChatTemplate::encode(const Tokenizer& tokenizer, std::strin
   // it.
   const auto bos = tokenizer.encode(bos_, false);
   const bool found = bos.size() == 1 && bos.front() == tokenizer.bos();
+  if (!found && !tokenizer.bos() && !bos_.empty()) {
+    throw tokenizer_error(fmt::format("the chat_template begins with bos_token {}, which is no token", bos_));
+  }
   return found ? tokenizer.encode(bos_ + text(prompt), false) : tokenizer.encode(text(prompt), true);
 }
 

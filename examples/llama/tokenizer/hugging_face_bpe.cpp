@@ -229,15 +229,15 @@ class HuggingFaceBpe final : public Tokenizer {
     }
   }
 
-  /// Id of the token that tokenizer_config.json names, as a string or as an object with "content".
+  /// Id of the token that tokenizer_config.json names, as a string or as an object with "content"; none where the
+  /// vocabulary lacks it.
   std::optional<TokenId> named_token(const json& config, const char* name) const {
     const json& value = section(config, name);
     if (value.is_null()) return std::nullopt;
     const std::string content = value.is_string() ? value.get<std::string>() : string_member(value, "content");
     if (const auto found = added_ids_.find(content); found != added_ids_.end()) return found->second;
     const auto found = ids_.find(content);
-    if (found == ids_.end()) fail("tokenizer_config.json has {} \"{}\", which is no token", name, content);
-    return found->second;
+    return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
 
   void add_piece(const std::string& piece, const Place& place, std::vector<TokenId>& tokens) const {

@@ -168,6 +168,16 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
   CHECK(error_of(folder).find("tokenizer_config.json: ") != std::string::npos);
 }
 
+TEST_CASE("a chat template that begins with a BOS that is no token is an error") {
+  const json chat_case = chat_cases()[1];
+  REQUIRE(chat_case["name"] == "chatml with BOS");
+  ChatFolder folder(chat_case);
+  folder.config["bos_token"] = "<|none|>";
+  folder.write_config();
+  CHECK_THROWS_WITH_AS(open_chat_template(folder.path()).encode(*open_tokenizer(folder.path()), "a"),
+                       "the chat_template begins with bos_token <|none|>, which is no token", tokenizer_error);
+}
+
 /// A SentencePiece model without merges, of pieces and their types: 1 plain, 2 the unknown one, 3 control.
 std::string sentence_piece_model(const std::vector<std::pair<std::string, char>>& pieces) {
   const auto field = [](const std::string& content) {
