@@ -1,5 +1,6 @@
 """Writes what Python's packages make of LongBench's prompts with the pretrained models that examples/models/fetch.sh makes:
-`make_pretrained_fixtures.py LONGBENCH_FOLDER [PART...]`. The prompts themselves are not written. Formats: README.md.
+`make_pretrained_fixtures.py LONGBENCH_FOLDER [PART...]`, and with the tokenizers of make_pretrained_reference.py. The
+prompts themselves are not written. Formats: README.md.
 
 fixtures/pretrained_ids.json has hashes of token ids; fixtures/pretrained has some logits of SmolLM2.
 """
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lazyllm"
+TOKENIZERS = CACHE / "reference" / "tokenizers"
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 STEPS = FIXTURES / "pretrained"
 DENSE_TOKENS = 2000
@@ -45,11 +47,12 @@ def digest(ids):
 
 def make_ids(prompts):
     content = {}
-    for name in ["smollm2", "qwen2.5-coder-0.5b"]:
-        tokenizer = Tokenizer.from_file(str(CACHE / name / "tokenizer.json"))
-        content[name] = {
-            "prompts": {f"{file}:{line}": digest(tokenizer.encode(text).ids) for file, line, text in prompts},
-            "chat": digest(chat_ids(CACHE / name, prompts[0][2]))}
+    for folder in [CACHE / "smollm2", CACHE / "qwen2.5-coder-0.5b", *sorted(TOKENIZERS.iterdir())]:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        content[folder.name] = {
+            "prompts": {f"{file}:{line}": digest(tokenizer.encode(text).ids) for file, line, text in prompts}}
+        if "chat_template" in json.loads((folder / "tokenizer_config.json").read_text()):
+            content[folder.name]["chat"] = digest(chat_ids(folder, prompts[0][2]))
     (FIXTURES / "pretrained_ids.json").write_text(json.dumps(content, indent=0) + "\n")
 
 

