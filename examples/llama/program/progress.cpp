@@ -44,7 +44,7 @@ std::string progress_text(Index done, Index earlier, Index total, double seconds
   return fmt::format("[{:<{}}] {}/{}  ETA {}", std::string(filled, '='), width, done, total, left);
 }
 
-ProgressBar::ProgressBar(Index total) : total_(total) { show(""); }
+ProgressBar::ProgressBar(Index total, double seconds) : line_(seconds), total_(total) { show(""); }
 
 void ProgressBar::advance(bool earlier, const std::string& label) {
   ++done_;

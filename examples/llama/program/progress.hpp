@@ -35,11 +35,12 @@ std::string short_time(double seconds);
 /// what is left of the time if the other items take as long as those so far.
 std::string progress_text(Index done, Index earlier, Index total, double seconds);
 
-/// A bar in the status line, with the time that is left; a line a minute where stderr is no terminal.
+/// A bar in the status line, with the time that is left; a line now and then where stderr is no terminal.
 class ProgressBar {
  public:
   /// Shows an empty bar for `total` items.
-  explicit ProgressBar(Index total);
+  /// \param seconds  as of `StatusLine`
+  explicit ProgressBar(Index total, double seconds = 60);
 
   /// One more item is done with; `earlier`: it was so before this start. `label` says what it was.
   void advance(bool earlier, const std::string& label);
@@ -50,7 +51,7 @@ class ProgressBar {
  private:
   void show(const std::string& label);
 
-  StatusLine line_{60};
+  StatusLine line_;
   Clock::time_point start_ = Clock::now();
   Index total_;
   Index done_ = 0;

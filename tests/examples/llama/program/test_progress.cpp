@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <thread>
 
 #include "examples/llama/files/printable.hpp"
 #include "examples/llama/program/progress.hpp"
@@ -22,21 +25,51 @@ TEST_CASE("progress: the time that is left counts only items of this start") {
   CHECK(short_time(7500) == "2h05m");
 }
 
-TEST_CASE("progress: where stderr is no terminal, a line now and then if that is asked for") {
+namespace {
+
+/// What `write` writes to stderr, which is a file then.
+std::string written(const std::function<void()>& write) {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("stderr", "");
   std::FILE* const file = std::fopen(path.c_str(), "w");
   const int before = dup(STDERR_FILENO);
   dup2(fileno(file), STDERR_FILENO);
-  StatusLine silent;
-  StatusLine each(0), seldom(3600);
-  silent.show("silent");
-  seldom.show("seldom");
-  each.show("each\x1b");
-  each.show("one");
-  each.clear();
+  write();
   dup2(before, STDERR_FILENO);
   close(before);
   std::fclose(file);
-  CHECK(test::read(path) == printable("each\x1b") + "\none\n");
+  return test::read(path);
+}
+
+}  // namespace
+
+TEST_CASE("progress: where stderr is no terminal, a line now and then if that is asked for") {
+  const std::string text = written([] {
+    StatusLine silent;
+    StatusLine each(0), seldom(3600);
+    silent.show("silent");
+    seldom.show("seldom");
+    each.show("each\x1b");
+    each.show("one");
+    each.clear();
+  });
+  CHECK(text == printable("each\x1b") + "\none\n");
+}
+
+TEST_CASE("progress: where stderr is no terminal, the bar writes a line after each interval") {
+  const auto advance_twice = [](ProgressBar&& bar) {
+    bar.advance(true, "first");
+    bar.advance(true, "second");
+  };
+  CHECK(written([&] { advance_twice(ProgressBar(2, 0)); }) ==
+        "[                              ] 0/2  ETA ?  \n"
+        "[===============               ] 1/2  ETA ?  first\n"
+        "[==============================] 2/2  ETA ?  second\n");
+  CHECK(written([&] { advance_twice(ProgressBar(2)); }).empty());  // within the first minute
+  const std::string text = written([] {
+    ProgressBar bar(2, 0.05);
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    bar.advance(true, "after the interval");
+  });
+  CHECK(text.ends_with("[===============               ] 1/2  ETA ?  after the interval\n"));
 }
