@@ -4,8 +4,12 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -72,6 +76,7 @@ namespace {
 constexpr Index layers = 4;
 constexpr Index prompt = 60;
 constexpr Index steps = 20;
+constexpr std::size_t fail_steps = 5;
 
 /// The scripted host, or one that gives queries and keys of its own and has the library score them.
 struct ScoredByLibrary : ScriptedAttention {
@@ -246,17 +251,33 @@ TEST_CASE("allocations: none in chunks of a prompt; a prompt that waits at a dee
 
 namespace {
 
-/// Lets each allocation of a step fail in turn. Each time the sequences must be what they were, and a second try must
-/// do what a step without failures does. Returns the failures.
-template <class Storage>
+/// Does `work` with its allocation number `failure` failing. Returns whether it has so many, and so has thrown.
+template <class Work>
+bool fails_at(int failure, const Work& work) {
+  bool threw = false;
+  failing = allocations + failure;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    threw = true;
+  }
+  const bool reached = allocations > failing;
+  failing = -1;
+  CHECK(threw == reached);
+  return reached;
+}
+
+/// Lets each allocation of a step fail in turn. Each time the sequences must be what they were, and both a shorter step
+/// of another sequence and a second try must do what they do without failures. Returns the failures.
+template <class Storage, class Block>
 int fail_allocations(const AnyPolicy& policy, const AttentionScore& score, std::size_t step) {
-  using TheHost = Host<Storage, ScriptedAttention>;
+  using TheHost = Host<Storage, Block>;
   using Entry = typename TheHost::Entry;
   const typename TheHost::Pruner pruner(policy, score);
   static constexpr std::array<Position, 3> continuations{17, 2, 11};
   struct Fixture {
     TheHost host;
-    typename TheHost::Sequence a{layers, 3}, b{layers, 3};
+    typename TheHost::Sequence a{layers, 3}, b{layers, 3}, other{layers, 3};
     std::array<Entry, 2> entries{};
 
     Fixture(const typename TheHost::Pruner& which, std::size_t before) {
@@ -264,7 +285,7 @@ int fail_allocations(const AnyPolicy& policy, const AttentionScore& score, std::
         host.script.scores[p] = static_cast<float>(p * 31 % 97);
       }
       for (std::size_t i = 0; i <= before; ++i) {
-        static constexpr std::array<Index, 4> of_a{20, 1, 6, 1}, of_b{9, 9, 0, 4};
+        static constexpr std::array<Index, fail_steps> of_a{20, 1, 6, 1, 90}, of_b{9, 9, 0, 4, 1};
         entries[0] = {.sequence = &a, .pruner = &which, .new_tokens = of_a[i]};
         entries[1] = {.sequence = &b,
                       .pruner = &which,
@@ -275,31 +296,83 @@ int fail_allocations(const AnyPolicy& policy, const AttentionScore& score, std::
         if (i < before) host.run(entries);
       }
     }
+
+    void run_shorter() {
+      const Entry entry{.sequence = &other, .pruner = entries[0].pruner, .new_tokens = 5};
+      host.run(std::span<const Entry>(&entry, 1));
+    }
   };
   Fixture clean(pruner, step);
+  clean.run_shorter();
   clean.host.run(clean.entries);
   for (int failures = 0;; ++failures) {
     CAPTURE(failures);
     Fixture test(pruner, step);
     const auto a = state_of(test.a), b = state_of(test.b);
-    bool threw = false;
-    failing = allocations + failures;
-    try {
-      test.host.run(test.entries);
-    } catch (const std::bad_alloc&) {
-      threw = true;
-    }
-    const bool reached = allocations > failing;
-    failing = -1;
-    if (!reached) return failures;
-    CHECK(threw);
+    if (!fails_at(failures, [&] { test.host.run(test.entries); })) return failures;
     CHECK_FALSE(test.host.step.running());
     CHECK(state_of(test.a) == a);
     CHECK(state_of(test.b) == b);
+    test.run_shorter();
     test.host.run(test.entries);
     CHECK(test.host.script.rows_right);
+    CHECK(state_of(test.other) == state_of(clean.other));
     CHECK(state_of(test.a) == state_of(clean.a));
     CHECK(state_of(test.b) == state_of(clean.b));
+  }
+}
+
+/// A sequence with parked rows in a shared pool, and one that is to be made from it.
+struct Parked {
+  using Storage = cpu::PooledStorage<float>;
+  using TheHost = Host<Storage, ScoredByLibrary>;
+  using Sequence = TheHost::Sequence;
+  using Aux = Sequence::aux_type;
+
+  Parked() {
+    go_on(20);
+    go_on(1);
+  }
+
+  Aux empty_aux() const { return Aux(Storage(pool)); }
+
+  void go_on(Index new_tokens) {
+    const TheHost::Entry entry{.sequence = &sequence, .pruner = &pruner, .new_tokens = new_tokens};
+    host.run(std::span<const TheHost::Entry>(&entry, 1));
+  }
+
+  TheHost::Pruner pruner{KeepRatio(Schedule{{1, 0.6}, {2, 0.7}, {3, 0.8}})};
+  std::shared_ptr<Storage::Pool> pool = std::make_shared<Storage::Pool>(3);
+  TheHost host;
+  Sequence sequence{layers, empty_aux()};
+  std::optional<Sequence> made;
+};
+
+/// Lets each allocation of `work` fail in turn. Each time the sequence and the slots in use must be what they were, and
+/// a second try and a step must do what they do without failures. Returns the failures.
+template <class Work>
+int fail_allocations_of(const Work& work) {
+  Parked clean;
+  const auto before = state_of(clean.sequence);
+  const Index slots = clean.pool->slots_in_use();
+  CHECK(slots > 0);
+  clean.go_on(1);
+  for (int failures = 0;; ++failures) {
+    CAPTURE(failures);
+    Parked test;
+    const bool failed = fails_at(failures, [&] { work(test); });
+    if (failed) {
+      CHECK_FALSE(test.made);
+      CHECK(state_of(test.sequence) == before);
+      CHECK(test.pool->slots_in_use() == slots);
+      work(test);
+    }
+    CHECK(state_of(test.sequence) == before);
+    if (test.made) CHECK(state_of(*test.made) == before);
+    CHECK(test.pool->slots_in_use() == (test.made ? 2 * slots : slots));
+    test.go_on(1);
+    CHECK(state_of(test.sequence) == state_of(clean.sequence));
+    if (!failed) return failures;
   }
 }
 
@@ -313,12 +386,22 @@ TEST_CASE("allocations: each that fails leaves the sequences as they were, and n
     CAPTURE(policy);
     for (const AttentionScore& score : {AttentionScore{.pooling = 3}, AttentionScore{.over_layers = true}}) {
       int failures = 0;
-      for (std::size_t step = 0; step < 4; ++step) {
+      for (std::size_t step = 0; step < fail_steps; ++step) {
         CAPTURE(step);
-        failures += fail_allocations<cpu::OwnStorage<float>>(policies[policy], score, step);
-        failures += fail_allocations<cpu::PooledStorage<float>>(policies[policy], score, step);
+        failures += fail_allocations<cpu::OwnStorage<float>, ScriptedAttention>(policies[policy], score, step);
+        failures += fail_allocations<cpu::OwnStorage<float>, ScoredByLibrary>(policies[policy], score, step);
+        failures += fail_allocations<cpu::PooledStorage<float>, ScriptedAttention>(policies[policy], score, step);
       }
       CHECK(failures > 100);
     }
   }
+}
+
+TEST_CASE("allocations: each that fails in reserve, fork, save and restore changes nothing, and a second try works") {
+  CHECK(fail_allocations_of([](Parked& test) { test.sequence.reserve(test.host.context, 500); }) > 4);
+  CHECK(fail_allocations_of([](Parked& test) { test.made.emplace(test.sequence.fork(test.host.context)); }) > 4);
+  CHECK(fail_allocations_of([](Parked& test) {
+          const std::vector<std::byte> bytes = test.sequence.save(test.host.context);
+          test.made.emplace(Parked::Sequence::restore(test.host.context, bytes, test.empty_aux()));
+        }) > 10);
 }
