@@ -1,6 +1,7 @@
 """Writes tests/reference/fixtures/lazyllm/: random models and what the naive LazyLLM does with them. Formats: README.md."""
 
 import collections
+import itertools
 import json
 import pathlib
 import shutil
@@ -36,8 +37,10 @@ MODELS = {
 
 # A turn is (chunk lengths, tokens to generate). Of the tokens generated in a turn the last is fed with the next turn.
 PLAIN = [([40], 24)]
+# Decode steps with tokens of the text, which copies earlier parts of itself; then greedy ones, and a second prompt.
+COPYING = [([76] + [1] * 12, 4), ([10] + [1] * 8, 2)]
 CASES = [
-    # name, model, schedule, score, protect first, protect last, turns, and where it is limited the number of revived tokens
+    # name, model, schedule, score, protect first, protect last, turns, and where there are any other arguments of LazyLLM
     ("dense", "mha_4_layers", "dense", "last", 0, 0, PLAIN),
     ("keep_everything", "gqa2_6_layers", "1:1.0,3:1.0,5:1.0", "last", 0, 0, PLAIN),
     ("paper_3", "gqa4_3_layers", "paper", "last", 0, 0, [([64], 26)]),
@@ -79,11 +82,26 @@ CASES = [
     ("second_turn", "gqa4_8_layers", "2:0.6,4:0.5,6:0.5", "last", 0, 0, [([30], 12), ([11], 16)]),
     ("second_turn_mean", "llama3_4_layers", "1:0.5,2:0.6", "mean:4+pool:3", 2, 0, [([26], 12), ([9, 4], 16)]),
     ("three_turns_mass", "qwen2_5_layers", "top-p@1:0.8,3:0.6", "mean:2", 2, 2, [([25], 10), ([8], 10), ([1], 10)]),
-    ("max_revived_2", "gqa2_6_layers", "1:0.6,2:0.6,3:0.6,4:0.6", "last", 0, 0, [([80], 40)], 2),
-    ("max_revived_protected", "qwen2_5_layers", "1:0.5,2:0.5,3:0.5,4:0.5", "mean:3+pool:3", 6, 2, [([70], 12), ([20], 24)], 1),
+    ("max_revived_2", "gqa2_6_layers", "1:0.6,2:0.6,3:0.6,4:0.6", "last", 0, 0, [([80], 40)], {"max_revived": 2}),
+    ("max_revived_protected", "qwen2_5_layers", "1:0.5,2:0.5,3:0.5,4:0.5", "mean:3+pool:3", 6, 2, [([70], 12), ([20], 24)], {"max_revived": 1}),
+    ("computed", "gqa2_6_layers", "1:0.6,2:0.6,4:0.6", "last", 0, 0, [([60], 16)], {"decode_revived": 1}),
+    ("computed_limited", "qwen2_5_layers", "top-p@1:0.7,3:0.7", "max:3", 0, 4, [([48], 8), ([16], 8)], {"decode_revived": 2, "max_revived": 1}),
+    ("computed_first", "mha_4_layers", "1:0.6,2:0.6,3:0.6", "mean:4", 2, 2, [([48], 8), ([16], 8)], {"decode_revived": 1, "first_revived": 4}),
+    ("computed_deepest", "gqa4_8_layers", "2:0.7,4:0.8,6:0.5", "last+layers", 0, 0, [([56], 14)], {"decode_revived": 1, "revive_from": 6}),
+    ("continuations_1", "gqa2_6_layers", "1:0.5,2:0.5,4:0.5", "last", 0, 0, COPYING, {"decode_revived": 0, "continuations": 1}),
+    ("continuations_40", "llama3_4_layers", "1:0.3,3:0.3", "last", 0, 0, [([80] + [1] * 4, 8)], {"decode_revived": 0, "continuations": 40}),
+    # As the presets of examples/models/presets, with fewer tokens.
+    ("preset_1.5x", "gqa4_8_layers", "2:0.8,3:0.8,4:0.9,5:0.8", "mean:32+heads:max+pool:15", 4, 32, COPYING,
+     {"decode_revived": 2, "first_revived": 3, "continuations": 2, "revive_from": 5}),
+    ("preset_2.34x", "gqa2_6_layers", "1:0.7,2:0.7,3:0.8,4:0.7", "mean:128+heads:max+pool:15", 4, 8, [([56], 8), ([16], 6)],
+     {"decode_revived": 1, "first_revived": 2, "revive_from": 4}),
+    ("preset_3x", "qwen2_5_layers", "1:0.4,2:0.7,3:0.6,4:0.6", "max:32+heads:max+pool:15", 4, 8, COPYING,
+     {"decode_revived": 1, "first_revived": 4, "continuations": 2}),
 ]
+# Where continuations count, of how many different tokens the text is.
+TOKENS_OF_TEXT = {"continuations_1": 2, "continuations_40": 2, "preset_1.5x": 8, "preset_3x": 8}
 # Decode steps that must revive something. Some cases have nothing to revive, and mild schedules run out of parked tokens.
-REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0}
+REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0, "continuations_40": 2}
 REVIVING_STEPS |= {f"reviving_{i}": 20 for i in (1, 2, 3, 4)}
 REVIVING_STEPS_OF_OTHERS = 5
 
@@ -171,11 +189,30 @@ def check_against_transformers(folder, model):
     return worst
 
 
-def run(model, case, chunks_of_turns):
+def arguments(case):
+    """The arguments of a case that not all cases have."""
+    return case[7] if len(case) > 7 else {}
+
+
+def draw_text(random, case):
+    """[turn][chunk] -> tokens. Where continuations count, every second part of the text copies an earlier one."""
+    turns = case[6]
+    if case[0] not in TOKENS_OF_TEXT:
+        return [[random.integers(3, VOCABULARY, n).tolist() for n in lengths] for lengths, _ in turns]
+    text, size = [], sum(sum(lengths) for lengths, _ in turns)
+    while len(text) < size:
+        new = random.integers(3, 3 + TOKENS_OF_TEXT[case[0]], random.integers(1, 5)).tolist()
+        begin = random.integers(len(text) + 1)
+        text += new + text[begin : begin + random.integers(4, 13)]
+    rest = iter(text)
+    return [[list(itertools.islice(rest, n)) for n in lengths] for lengths, _ in turns]
+
+
+def run(model, case, chunks_of_turns, options):
     """All steps of a case: each turn feeds its chunks, the first with the token that is left of the turn before.
     Stops early where a step hangs on rounding."""
-    _, _, schedule, score, protect_first, protect_last, turns, *max_revived = case
-    lazy = LazyLLM(model, schedule, score, protect_first, protect_last, *max_revived)
+    _, _, schedule, score, protect_first, protect_last, turns, *_ = case
+    lazy = LazyLLM(model, schedule, score, protect_first, protect_last, **options)
     steps, kinds, left = [], [], []
     for chunks, (_, generate) in zip(chunks_of_turns, turns):
         for i in range(len(chunks) + generate - 1):
@@ -194,33 +231,48 @@ def hangs_on_rounding(step):
     return step.margin < SCORE_MARGIN or (first - second) / np.abs(step.logits).max() < LOGIT_MARGIN
 
 
-def what_is_wrong(case, steps, kinds):
+def same_sets(steps, others):
+    return all(step.active == other.active for step, other in zip(steps, others))
+
+
+def what_is_wrong(case, model, chunks_of_turns, lazy, steps):
     if hangs_on_rounding(steps[-1]):
         return "hangs on rounding"
-    if len({step.next for step in steps}) < 8:
+    if len({step.next for step in steps}) < min(8, len(steps) / 3):
         return "monotonous text"
     wanted = REVIVING_STEPS.get(case[0], REVIVING_STEPS_OF_OTHERS)
-    if sum(kind == "decode" and sum(step.revived) > 0 for step, kind in zip(steps, kinds)) < wanted:
+    if sum(len(step.tokens) == 1 and sum(step.revived) > 0 for step in steps) < wanted:
         return "too few revivals"
     prompt = len(steps[0].tokens)
     surviving = {tuple(tuple(p for p in active if p < prompt) for active in step.active) for step in steps}
-    return "the kept sets do not vary" if wanted >= 5 and len(surviving) < 10 else None
+    if wanted >= 5 and len(surviving) < 10:
+        return "the kept sets do not vary"
+    # A continuation is the new token, or parked at one of the cuts, or computed by all layers. All of them must be met.
+    depths = {depth for step in steps if len(step.tokens) == 1 for depth in step.depths}
+    if case[0].startswith("continuations_") and depths != {0, *lazy.points, model.layers}:
+        return "no continuation of some kind"
+    options = arguments(case)
+    for name in options:
+        _, others, _ = run(model, case, chunks_of_turns, {key: value for key, value in options.items() if key != name})
+        if same_sets(steps, others):
+            return f"{name} changes nothing"
+    return None
 
 
 def write_case(case, model, narrow_model):
-    name, model_name, schedule, score, protect_first, protect_last, turns, *max_revived = case
+    name, model_name, schedule, score, protect_first, protect_last, turns, *_ = case
     why = []
     for seed in range(200):
         random = np.random.default_rng([seed, *name.encode()])
-        chunks_of_turns = [[random.integers(3, VOCABULARY, n).tolist() for n in lengths] for lengths, _ in turns]
-        lazy, steps, kinds = run(model, case, chunks_of_turns)
-        why.append(what_is_wrong(case, steps, kinds))
+        chunks_of_turns = draw_text(random, case)
+        lazy, steps, kinds = run(model, case, chunks_of_turns, arguments(case))
+        why.append(what_is_wrong(case, model, chunks_of_turns, lazy, steps))
         if why[-1] is None:
             break
     else:
         raise SystemExit(f"{name}: no prompt will do: {collections.Counter(why)}")
 
-    _, narrow_steps, _ = run(narrow_model, case, chunks_of_turns)
+    _, narrow_steps, _ = run(narrow_model, case, chunks_of_turns, arguments(case))
     assert [step.active for step in narrow_steps] == [step.active for step in steps]
     assert [step.next for step in narrow_steps] == [step.next for step in steps]
     error = max(np.abs(a.logits - b.logits).max() / np.abs(b.logits).max() for a, b in zip(narrow_steps, steps))
@@ -235,7 +287,7 @@ def write_case(case, model, narrow_model):
         "score": score,
         "protect_first": protect_first,
         "protect_last": protect_last,
-        **({"max_revived": max_revived[0]} if max_revived else {}),
+        **arguments(case),
         "layers": model.layers,
         "vocabulary": VOCABULARY,
         "logits": f"cases/{name}.f32",

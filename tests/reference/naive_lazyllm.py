@@ -154,20 +154,27 @@ class Step:
     active: list = field(default_factory=list)  # [layer] -> positions
     computed: list = field(default_factory=list)  # [layer] -> number of rows
     revived: list = field(default_factory=list)  # [layer] -> number of rows taken from the Aux Cache
+    depths: list = field(default_factory=list)  # of the continuations that count: layers that had computed the token before
     logits: np.ndarray = None
     next: int = -1
     margin: float = math.inf
 
 
 class LazyLLM:
-    """One sequence. Every call of step() appends its tokens and starts at layer 0 with all tokens so far."""
+    """One sequence. Every call of step() appends its tokens and starts at layer 0 with all tokens so far.
+    A step with one token is a decode step; any other is a prompt."""
 
-    def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0, max_revived=None):
+    def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0, max_revived=math.inf,
+                 decode_revived=None, first_revived=None, continuations=0, revive_from=0):
         self.model = model
         self.top_p, self.points = parse_schedule(schedule, model.layers)
         self.scoring = Scoring.parse(score)
         self.protect_first, self.protect_last = protect_first, protect_last
-        self.max_revived = math.inf if max_revived is None else max_revived
+        self.max_revived = max_revived
+        self.decode_revived, self.first_revived = decode_revived, first_revived
+        self.continuations, self.revive_from = continuations, revive_from
+        self.text = []  # all tokens so far
+        self.decode_steps = 0  # since the last prompt, the running one too
         self.length = 0
         self.kv_cache = [{} for _ in range(model.layers)]  # position -> (key, value)
         self.aux_cache = [{} for _ in range(model.layers - 1)]  # position -> hidden state that left the layer
@@ -177,6 +184,10 @@ class LazyLLM:
         model, record = self.model, Step(list(tokens))
         new = range(self.length, self.length + len(tokens))
         self.length += len(tokens)
+        self.text += tokens
+        self.decode_steps = self.decode_steps + 1 if len(tokens) == 1 else 0
+        continuations = self.find_continuations()[: self.continuations]
+        record.depths = [sum(position in cache for cache in self.kv_cache) for position in continuations]
         last = self.length - 1
         hidden = {position: model.embed(token) for position, token in zip(new, tokens)}
         active = list(range(self.length))
@@ -207,7 +218,10 @@ class LazyLLM:
                 scores_of_layers.append(self.scores_of_layer(active, new, probabilities))
             if layer + 1 in self.points:
                 scores = self.scores(active, scores_of_layers)
-                kept = self.select(active, scores, self.points[layer + 1], self.aux_cache[layer], record)
+                if self.decode_steps > 0 and self.decode_revived is not None:
+                    kept = self.keep_computed(layer + 1, active, scores, continuations, record)
+                else:
+                    kept = self.select(active, scores, self.points[layer + 1], self.aux_cache[layer], record)
                 for position in [position for position in hidden if position not in kept]:
                     assert not any(position in parked for parked in self.aux_cache)
                     self.aux_cache[layer][position] = hidden.pop(position)
@@ -266,6 +280,33 @@ class LazyLLM:
         revived, left = others[:room], others[room:]
         self.note_cut([scores[p] for p in revived], [scores[p] for p in left], record)
         return [p for p in kept if p not in left]
+
+    def keep_computed(self, layers_run, active, scores, continuations, record):
+        """A decode step keeps every active token that is not parked here. Of those that are, it revives the continuations
+        and, up to a number, the highest-scored others. Protected tokens are never parked."""
+        parked = [p for p in active if p in self.aux_cache[layers_run - 1]]
+        listed = [p for p in parked if p in continuations]
+        others = sorted((p for p in parked if p not in listed), key=lambda p: (-scores[p], p))
+        if self.decode_steps == 1 and self.first_revived is not None:
+            count = min(self.first_revived, self.max_revived)
+        elif layers_run >= self.revive_from:
+            count = min(self.decode_revived, self.max_revived)
+        else:
+            count = 0
+        room = max(0, count - len(listed))
+        revived, left = others[:room], others[room:]
+        self.note_cut([scores[p] for p in revived], [scores[p] for p in left], record)
+        return [p for p in active if p not in left]
+
+    def find_continuations(self):
+        """Positions of the tokens that followed an earlier place with the same last tokens, at most 32: the longest match
+        first, of equal ones the latest. A longer match counts as one of 8 tokens."""
+        found = []
+        for match in range(8, 0, -1):
+            for position in range(self.length - 1, match - 1, -1):
+                if self.text[position - match : position] == self.text[-match:] and position not in found:
+                    found.append(position)
+        return found[:32]
 
     def note_cut(self, chosen, dropped, record):
         for score in dropped:

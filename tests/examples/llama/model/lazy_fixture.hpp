@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,14 +30,20 @@ struct LazyFixture {
   }
 
   lazyllm::TokenPruner<lazyllm::AnyPolicy> pruner(Index layers) const {
-    lazyllm::AnyPolicy policy = lazyllm::parse_policy(content.at("schedule").get<std::string>(), layers);
-    policy = lazyllm::ProtectLast<lazyllm::AnyPolicy>{policy, content.at("protect_last")};
-    policy = lazyllm::ProtectFirst<lazyllm::AnyPolicy>{policy, content.at("protect_first")};
-    if (content.contains("max_revived")) {
-      policy = lazyllm::ReviveAtMost<lazyllm::AnyPolicy>{policy, content.at("max_revived")};
-    }
-    return lazyllm::TokenPruner<lazyllm::AnyPolicy>(policy,
-                                                    lazyllm::parse_score(content.at("score").get<std::string>()));
+    return lazyllm::make_pruner(lazyllm::parse_policy(content.at("schedule").get<std::string>(), layers),
+                                {.score = lazyllm::parse_score(content.at("score").get<std::string>()),
+                                 .protect_first = content.at("protect_first"),
+                                 .protect_last = content.at("protect_last"),
+                                 .max_revived = content.value("max_revived", lazyllm::Selection::unlimited),
+                                 .decode_revived = number("decode_revived"),
+                                 .first_revived = number("first_revived"),
+                                 .continuations = number("continuations"),
+                                 .revive_from = number("revive_from")});
+  }
+
+  /// A member that not all cases have.
+  std::optional<Index> number(const char* name) const {
+    return content.contains(name) ? std::optional<Index>(content.at(name)) : std::nullopt;
   }
 
   /// A step's tokens.
