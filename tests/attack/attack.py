@@ -9,6 +9,7 @@ or complete, and nothing else may be left. Needs Python's standard library only.
 import concurrent.futures
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -175,9 +176,10 @@ def options():
 def schedules():
     texts = ["", " ", "x", "4", "4:", ":0.5", "4:0.5,", ",4:0.5", "4:0.5;5:0.5", "0:0.5", "-1:0.5", "99:0.5", "2:0", "2:-1",
              "2:1.0000001", "2:nan", "2:inf", "2:1e-400", "3:0.5,2:0.5", "2:0.5,2:0.5", "2:0.5x", "2 :0.5", "0x2:0.5",
-             "mass@", "mass@dense", "mass@paper", "mass", "@", "#", "@#", "@none", "@none#x", "static@", "static@paper",
-             "random@2:0.5", "random=@2:0.5", "random=-1@2:0.5", "random=x@2:0.5", "random=99999999999999999999@2:0.5",
-             "random=1@", "wrong@2:0.5", "mass@mass@2:0.5", "DENSE", "2:0.5" * 3000, "\x1b[2J", "2:\x1b[2J", "@ids", "@.",
+             "top-p@", "top-p@dense", "top-p@paper", "top-p", "top-p@x", "top-p@2:0", "top-p@2:1.0000001", "top-p@2:nan",
+             "top-p@99:0.5", "top-p@top-p@2:0.5", "top-p@static@2:0.5", "@", "#", "@#", "@none", "@none#x", "static@",
+             "static@paper", "auto", "auto:", "auto:x", "auto:2", "auto:0x", "auto:-1x", "auto:nanx", "auto:1e400x",
+             "auto:2xx", "wrong@2:0.5", "DENSE", "2:0.5" * 3000, "\x1b[2J", "2:\x1b[2J", "@ids", "@.",
              "@/dev/null", "99999999999999999999:0.5", "2:0.5,99999999999999999999:0.5", "2:.", "2:+0.5", "2:0.5\n"]
     for text in texts:
         yield Case("schedules", f"--schedule {text[:30]!r}", "lazyllm-generate", generate(f"--schedule={text}"), status=(0, 1, 2))
@@ -374,11 +376,28 @@ def data():
         for text in ["", "{", "null", "[]", '{"qasper": null}', '{"qasper": -1}', '{"qasper": "{"}', '{"\\u001b[2J": []}']:
             yield Case("data", f"{option} {text!r}", "lazyllm-evaluate", evaluate(option, name), {name: text}, status=(0, 1))
     for program, arguments in (("lazyllm-evaluate", evaluate), ("lazyllm-calibrate", calibrate)):
-        for make in (os.mkfifo, os.mkdir):
-            yield Case("data", f"{program} data is made by {make.__name__}", program, arguments("--data", "there.jsonl"),
-                       {"there.jsonl": replaced_by(make)}, place="there.jsonl", status=(1,))
+        yield Case("data", f"{program} --data is a folder", program, arguments("--data", "folder"), {"folder": os.mkdir},
+                   place="folder", status=(1,))
         for path in ("none", "/dev/zero", "x" * 300):
             yield Case("data", f"{program} --data {path[:20]}", program, arguments("--data", path), status=(1,))
+
+
+def pipes():
+    """A pipe without a writer in the place of each file that must be a regular one."""
+    options = {
+        "lazyllm-generate": ("--model", "--tokenizer", "--schedule"),
+        "lazyllm-evaluate": ("--model", "--tokenizer", "--schedule", "--data", "--prompts", "--lengths", "--compressor"),
+        "lazyllm-calibrate": ("--model", "--tokenizer", "--schedule", "--data"),
+        "ttft_bench": ("--schedule",),
+    }
+    more = {"--schedule": ["--method", "lazy"], "--compressor": ["--method", "compress"]}
+    for program, names in options.items():
+        for name in names:
+            arguments = bench("--shape", "134m") if program == "ttft_bench" else PROGRAMS[program]()
+            if program == "lazyllm-evaluate":
+                arguments += more.get(name, [])
+            yield Case("pipes", f"{program} {name}", program, [*arguments, name, "@pipe" if name == "--schedule" else "pipe"],
+                       {"pipe": os.mkfifo}, place="pipe: not a regular file", status=(1,))
 
 
 def unchanged(name, content):
@@ -516,10 +535,10 @@ def mutations():
 
 # What takes more than one run
 
-def start(folder, program, *arguments):
+def start(folder, program, *arguments, stdout=subprocess.PIPE):
     environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
     return subprocess.Popen([str(BIN / program), *map(str, arguments)], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                            stdout=stdout, stderr=subprocess.PIPE)
 
 
 def stopped(folder, number, seconds):
@@ -599,6 +618,34 @@ def from_pipe(folder, option, text):
     return [] if run.returncode == 0 else [f"ends with {run.returncode}: {err[:200]!r}"]
 
 
+def on_terminal(folder, compare):
+    """A model's text with escape sequences: a terminal does not get them raw, a pipe does."""
+    tokenizer = json.loads((TINY / "tokenizer.json").read_text())
+    escape = "\u011b[2J"  # how a vocabulary of bytes writes the escape character
+    vocabulary = {piece if len(piece) == 1 or piece in ("<s>", "</s>") else escape + piece: number
+                  for piece, number in tokenizer["model"]["vocab"].items()}
+    tokenizer["model"].update(vocab=vocabulary, merges=[])
+    write(folder, {"ids": IDS, **tokenizer_folder(tokenizer)})
+    arguments = ["--model", TINY, "--tokenizer", "tokenizer", "--token-ids", "ids", "--threads", "1", "--max-tokens", "8",
+                 "--ignore-stop", *compare]
+    to_pipe = start(folder, "lazyllm-generate", *arguments)
+    raw = to_pipe.communicate(timeout=SECONDS)[0]
+    terminal, program_side = pty.openpty()
+    with open(terminal, "rb", buffering=0) as screen:
+        to_terminal = start(folder, "lazyllm-generate", *arguments, stdout=program_side)
+        os.close(program_side)
+        err = to_terminal.communicate(timeout=SECONDS)[1]
+        shown = screen.read(1 << 16)
+    problems = []
+    if to_pipe.returncode != 0 or to_terminal.returncode != 0:
+        problems.append(f"ends with {to_pipe.returncode} and {to_terminal.returncode}: {err[:200]!r}")
+    if b"\x1b[2J" not in raw:
+        problems.append(f"the pipe got no escape sequence: {raw[:200]!r}")
+    if b"\x1b" in shown or b"\\x1b[2J" not in shown:
+        problems.append(f"the terminal got {shown[:200]!r}")
+    return problems
+
+
 def small_files(folder):
     """Where files may not grow, the old one stays."""
     write(folder, {"ids": IDS, "new": "old"})
@@ -619,10 +666,12 @@ def scenes():
     yield "another tokenizer, other weights", other_tokenizer
     yield "a prompt from a pipe", lambda folder: from_pipe(folder, "--prompt-file", "red green blue")
     yield "token ids from a pipe", lambda folder: from_pipe(folder, "--token-ids", "3 4 5")
+    yield "escape sequences on a terminal", lambda folder: on_terminal(folder, [])
+    yield "escape sequences on a terminal, compared", lambda folder: on_terminal(folder, ["--compare"])
     yield "files of 2 blocks at most", small_files
 
 
-AREAS = (options, schedules, configs, weights, tokenizers, prompts, data, logs, outputs, mutations)
+AREAS = (options, schedules, configs, weights, tokenizers, prompts, data, pipes, logs, outputs, mutations)
 
 
 def attack(job):
