@@ -63,9 +63,10 @@ TEST_CASE("pretrained tokenizers: hashes of the ids of every LongBench prompt ar
   CHECK(fixture.size() == 5);
   const auto found = tokenizers();
   if (found.size() < fixture.size()) MESSAGE("skipped: ", fixture.size() - found.size(), " that are not in the cache");
-  for (const auto& [name, folder] : found) {
-    CAPTURE(name);
-    const json& expected = fixture.at(name);
+  for (const auto& each : found) {
+    CAPTURE(each.first);
+    const json& expected = fixture.at(each.first);
+    const fs::path& folder = each.second;
     const auto tokenizer = open_tokenizer(folder);
     CHECK(expected.at("prompts").size() == 98);
     Hashes hashes;
