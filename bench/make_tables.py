@@ -164,8 +164,9 @@ def attention_tables(paths):
 
 
 def decode_tables(paths):
-    """Products of few rows: the rate of reading the weights over that of a plain read, and the time over that of one row."""
-    rates, seconds, plain = {}, {}, {}
+    """Products of few rows: the rate of reading the weights over that of a plain read, and the time over that of one row,
+    both in turn with the rows."""
+    rates, of_one_row, plain = {}, {}, {}
     for path in paths:
         for benchmark in json.loads(path.read_text())["benchmarks"]:
             match = re.match(r"few_rows<(\w+)>/rows:(\d+)/in:(\d+)/out:(\d+)/", benchmark["name"])
@@ -173,11 +174,11 @@ def decode_tables(paths):
                 raise ValueError(f"benchmark name {benchmark['name']!r} is not few_rows<TYPE>/rows:R/in:I/out:O/...")
             layer, rows = (match[1], match[3], match[4]), int(match[2])
             rates.setdefault(layer, {})[rows] = benchmark["of_read"]
-            seconds.setdefault(layer, {})[rows] = benchmark["real_time"]
+            of_one_row.setdefault(layer, {})[rows] = benchmark["of_one_row"]
             plain.setdefault(layer, []).append(benchmark["read"] / 1e9)
     counts = sorted({rows for layer in rates.values() for rows in layer})
     body = [[kind, into, out, f"{min(plain[layer]):.0f} to {max(plain[layer]):.0f}",
-             *(f"{rates[layer][rows]:.2f}, {seconds[layer][rows] / seconds[layer][1]:.2f}x" for rows in counts)]
+             *(f"{rates[layer][rows]:.2f}, {of_one_row[layer][rows]:.2f}x" for rows in counts)]
             for layer in rates for kind, into, out in [layer]]
     return table(["weights", "in", "out", "plain read, GB/s", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], body)
 

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <numeric>
 #include <random>
+#include <span>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -82,20 +83,23 @@ void read_all(const std::vector<std::uint64_t>& bytes) {
   benchmark::DoNotOptimize(sums);
 }
 
-/// Times `run()`, which reads `bytes` that no cache holds. Each run is followed by a plain read of as many bytes by the
-/// same threads. Counters: bytes per second of `run`, called `name`, and of the plain `read`, and `of_read`, the share.
+/// Times `run(rows)`, which reads `bytes` that no cache holds. Each run is followed by a plain read of as many bytes by
+/// the same threads, and by `run(1)`: the rate of the memory may change from second to second. Counters: bytes per
+/// second of `run`, called `name`, and of the plain `read`; `of_read`, the share of it; `of_one_row`, the time of
+/// `rows` rows over that of one.
 template <class Run>
-void beside_plain_read(benchmark::State& state, Index bytes, const char* name, const Run& run) {
+void beside_plain_read(benchmark::State& state, Index rows, Index bytes, const char* name, const Run& run) {
   const std::vector<std::uint64_t> plain(static_cast<std::size_t>(bytes / 8), 1);
-  double run_seconds = 0, read_seconds = 0;
+  double run_seconds = 0, read_seconds = 0, one_row_seconds = 0;
   const auto seconds = [](const auto& work) {
     const auto start = std::chrono::steady_clock::now();
     work();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   for (auto _ : state) {
-    const double time = seconds(run);
+    const double time = seconds([&] { run(rows); });
     read_seconds += seconds([&] { read_all(plain); });
+    one_row_seconds += seconds([&] { run(1); });
     run_seconds += time;
     state.SetIterationTime(time);
   }
@@ -103,6 +107,7 @@ void beside_plain_read(benchmark::State& state, Index bytes, const char* name, c
   state.counters[name] = benchmark::Counter(all / run_seconds);
   state.counters["read"] = benchmark::Counter(all / read_seconds);
   state.counters["of_read"] = benchmark::Counter(read_seconds / run_seconds);
+  state.counters["of_one_row"] = benchmark::Counter(run_seconds / one_row_seconds);
 }
 
 /// Few rows times more weights than any cache holds, a layer after the other as a decode step has them.
@@ -122,9 +127,9 @@ void few_rows(benchmark::State& state) {
   const auto x = random_values<T>(rows * in);
   std::vector<T> y(static_cast<std::size_t>(rows * out));
   lazyllm::cpu::Context context(threads);
-  beside_plain_read(state, count * layer_bytes, "weights", [&] {
+  beside_plain_read(state, rows, count * layer_bytes, "weights", [&](Index of) {
     for (const auto& layer : layers) {
-      layer.apply(context, RowsView<const T>(x.data(), rows, in), RowsView<T>(y.data(), rows, out));
+      layer.apply(context, RowsView<const T>(x.data(), of, in), RowsView<T>(y.data(), of, out));
     }
   });
 }
@@ -210,16 +215,16 @@ void few_rows_layers_attend(benchmark::State& state) {
   const std::vector<Position> limits(static_cast<std::size_t>(rows), static_cast<Position>(positions.size()));
   lazyllm::cpu::Context context(threads);
   const Index bytes = 2 * layers * layer_values * static_cast<Index>(sizeof(T)) * percent / 100;
-  beside_plain_read(state, bytes, "key_values", [&] {
+  beside_plain_read(state, rows, bytes, "key_values", [&](Index of) {
     for (Index layer = 0; layer < layers; ++layer) {
       const KeyValues<T> cache{keys.data() + layer * layer_values, values.data() + layer * layer_values, head_dim,
                                tokens * head_dim};
       few_rows_attention<T>(context, {shape,
-                                      {queries.data(), rows, shape.heads * head_dim},
+                                      {queries.data(), of, shape.heads * head_dim},
                                       cache,
                                       positions,
-                                      limits,
-                                      {out.data(), rows, shape.heads * head_dim}});
+                                      std::span(limits).first(static_cast<std::size_t>(of)),
+                                      {out.data(), of, shape.heads * head_dim}});
     }
   });
 }
