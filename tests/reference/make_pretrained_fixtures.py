@@ -23,8 +23,8 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 TOKENIZERS = CACHE / "reference" / "tokenizers"
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 STEPS = FIXTURES / "pretrained"
-DENSE_TOKENS = 2000
-PRUNED_TOKENS = 500  # the naive code needs more than ten minutes of one core for 2000
+PRESETS = pathlib.Path(__file__).parents[2] / "examples" / "models" / "presets" / "smollm2.json"
+PROMPT_TOKENS = 2000
 GENERATED = 4
 STRIDE = 97  # of the logits that are kept
 
@@ -115,8 +115,9 @@ def make_dense(case, model, prompt, tokens):
 
 
 def make_pruned(naive, prompt, tokens):
-    """Steps of the naive LazyLLM, in the same format."""
-    options = {"schedule": "9:0.5,15:0.5,21:0.5", "score": "mean:32+pool:7", "protect_first": 4, "protect_last": 32}
+    """Steps of the naive LazyLLM with the model's preset, in the same format."""
+    options = {name: value for name, value in json.loads(PRESETS.read_text())["presets"]["2.34x"].items()
+               if name != "measured"}
     lazy = naive_lazyllm.LazyLLM(naive, **options)
     steps, logits, margin, fed = [], [], 1, tokens
     for _ in range(1 + GENERATED):
@@ -132,7 +133,7 @@ def make_pruned(naive, prompt, tokens):
 
 def make_all_dense(prompts, tokenizer, model):
     for file in ["hotpotqa.jsonl", "gov_report.jsonl", "lcc.jsonl"]:
-        make_dense(f"dense_{file.removesuffix('.jsonl')}", model, *tokens_of(prompts, tokenizer, file, DENSE_TOKENS))
+        make_dense(f"dense_{file.removesuffix('.jsonl')}", model, *tokens_of(prompts, tokenizer, file, PROMPT_TOKENS))
 
 
 def make_one_pruned(prompts, tokenizer, model):
@@ -140,7 +141,7 @@ def make_one_pruned(prompts, tokenizer, model):
         model.save_pretrained(f32)
         shutil.copy(CACHE / "smollm2" / "config.json", f32)
         naive = Model(f32)
-    make_pruned(naive, *tokens_of(prompts, tokenizer, "hotpotqa.jsonl", PRUNED_TOKENS))
+    make_pruned(naive, *tokens_of(prompts, tokenizer, "hotpotqa.jsonl", PROMPT_TOKENS))
 
 
 def main():
