@@ -25,8 +25,8 @@ std::vector<TokenId> ends_of(const std::vector<TokenId>& tokens, Index count) {
 
 }  // namespace
 
-// What tests/reference/make_pretrained_fixtures.py has written: prompts of 2000 tokens, three run dense by transformers,
-// and one pruned by the naive LazyLLM with a preset of the model.
+// What tests/reference/make_pretrained_fixtures.py has written: prompts of 2000 tokens, three run dense by
+// transformers, and one pruned by the naive LazyLLM with a preset of the model.
 TEST_CASE("SmolLM2: dense logits equal transformers', keep-all ones the dense, pruned steps the naive LazyLLM's") {
   const std::filesystem::path folder = lazyllm::test::source_folder() / "tests/reference/fixtures/pretrained";
   const Model<float> model(Checkpoint(test::cached("smollm2")), 2);
