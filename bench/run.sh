@@ -204,17 +204,19 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
 )
 
-# What generation and busy answer: a report of LongBench's, whose middle goes where it does not fit; without LongBench a
-# text of 4000 tokens.
-prompt=examples/prompts/keepers_log.txt
-reports=${LAZYLLM_TEST_DATA:-../shared/data}/longbench/gov_report.jsonl
-if [[ -e $reports ]]; then
+# Sets `prompt`, which generation and busy answer: a report of LongBench's, whose middle goes where it does not fit; without
+# LongBench a text of 4000 tokens.
+choose_prompt() {
+  local reports=${LAZYLLM_TEST_DATA:-../shared/data}/longbench/gov_report.jsonl
+  prompt=examples/prompts/keepers_log.txt
+  [[ -e $reports ]] || return 0
   prompt=$results/gov_report-2.txt
   python3 -c 'import json, sys; print(json.loads(sys.stdin.readlines()[1])["prompt"], end="")' <"$reports" >"$prompt"
-fi
+}
 
 run_generation() {
   echo "== Generation =="
+  choose_prompt
   local files=() case model options
   local fixed=(--chat --dtype bf16 --prompt-file "$prompt" --max-tokens "${TOKENS:-256}" --ignore-stop --compare
     --threads "$threads" --repeats 3)
@@ -250,6 +252,7 @@ beside_busy() {
 
 run_busy() {
   echo "== Beside a busy process =="
+  choose_prompt
   local files=() case model options run
   local fixed=(--chat --dtype bf16 --prompt-file "$prompt" --max-tokens 96 --ignore-stop --compare --threads "$threads"
     --repeats 3 --context 2048)

@@ -35,7 +35,7 @@ std::string short_time(double seconds);
 /// what is left of the time if the other items take as long as those so far.
 std::string progress_text(Index done, Index earlier, Index total, double seconds);
 
-/// A bar in the status line, with the time that is left; a line now and then where stderr is no terminal.
+/// A bar in the status line, with the time that is left; a line every so many seconds where stderr is no terminal.
 class ProgressBar {
  public:
   /// Shows an empty bar for `total` items.
