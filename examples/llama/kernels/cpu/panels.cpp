@@ -157,10 +157,17 @@ struct Floats256 {
   using Sum = float;
   using Vector = __m256;
   static constexpr int parts = 1;
+  LLAMA_AVX2 static Vector load(const Sum* from) { return _mm256_load_ps(from); }
   LLAMA_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_ps(to, sum); }
   LLAMA_AVX2 static Vector zero() { return _mm256_setzero_ps(); }
-  LLAMA_AVX2 static __m256i even(__m256i floats) { return floats; }
-  LLAMA_AVX2 static __m256i even_x(__m256i floats) { return floats; }
+  template <int>
+  LLAMA_AVX2 static __m256i part(__m256i floats) {
+    return floats;
+  }
+  template <int>
+  LLAMA_AVX2 static __m256i part_of_x(__m256i floats) {
+    return floats;
+  }
   LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
   }
@@ -168,72 +175,112 @@ struct Floats256 {
 
 struct Pairs256 : Floats256 {
   static constexpr int parts = 2;
-  LLAMA_AVX2 static __m256i even(__m256i pairs) { return _mm256_slli_epi32(pairs, 16); }
-  LLAMA_AVX2 static __m256i odd(__m256i pairs) {
-    return _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
+  template <int odd>
+  LLAMA_AVX2 static __m256i part(__m256i pairs) {
+    return odd == 0 ? _mm256_slli_epi32(pairs, 16)
+                    : _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
   }
-  LLAMA_AVX2 static __m256i even_x(__m256i pairs) { return even(pairs); }
-  LLAMA_AVX2 static __m256i odd_x(__m256i pairs) { return odd(pairs); }
+  template <int odd>
+  LLAMA_AVX2 static __m256i part_of_x(__m256i pairs) {
+    return part<odd>(pairs);
+  }
 };
 
 struct Fours256 {
   using Sum = std::int32_t;
   using Vector = __m256i;
   static constexpr int parts = 2;
+  LLAMA_AVX2 static Vector load(const Sum* from) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(from)); }
   LLAMA_AVX2 static void store(Sum* to, Vector sum) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), sum); }
   LLAMA_AVX2 static Vector zero() { return _mm256_setzero_si256(); }
-  LLAMA_AVX2 static __m256i even(__m256i fours) { return _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8); }
-  LLAMA_AVX2 static __m256i odd(__m256i fours) { return _mm256_srai_epi16(fours, 8); }
-  LLAMA_AVX2 static __m256i even_x(__m256i fours) { return _mm256_and_si256(fours, _mm256_set1_epi16(0xff)); }
-  LLAMA_AVX2 static __m256i odd_x(__m256i fours) { return _mm256_srli_epi16(fours, 8); }
+  template <int odd>
+  LLAMA_AVX2 static __m256i part(__m256i fours) {
+    return _mm256_srai_epi16(odd == 0 ? _mm256_slli_epi16(fours, 8) : fours, 8);
+  }
+  template <int odd>
+  LLAMA_AVX2 static __m256i part_of_x(__m256i fours) {
+    return odd == 0 ? _mm256_and_si256(fours, _mm256_set1_epi16(0xff)) : _mm256_srli_epi16(fours, 8);
+  }
   LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(x, weights));
   }
 };
 
-/// `height` rows times 32 outputs.
-template <class Products, int height>
-LLAMA_AVX2 void tile256(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride,
-                        typename Products::Sum* sums) {
-  constexpr int columns = 4;
+/// Adds the products of one part of a group.
+template <class Products, int part, int height, int columns>
+[[gnu::always_inline]] LLAMA_AVX2 inline void add_part256(const std::uint32_t* weights, const std::byte* const* x,
+                                                          Index group,
+                                                          typename Products::Vector (&sum)[height][columns]) {
+  __m256i weight[columns];
+  for (int c = 0; c < columns; ++c) {
+    const auto* const from = reinterpret_cast<const __m256i*>(weights + group * width + c * 8);
+    weight[c] = Products::template part<part>(_mm256_loadu_si256(from));
+  }
+  for (int i = 0; i < height; ++i) {
+    const __m256i of_row = Products::template part_of_x<part>(_mm256_set1_epi32(group_at(x[i] + 4 * group)));
+    for (int c = 0; c < columns; ++c) sum[i][c] = Products::add(sum[i][c], of_row, weight[c]);
+  }
+}
+
+/// `height` rows times `columns` vectors of outputs along `groups` groups. For each group it fetches as many times 32
+/// outputs as it has, from `fetched` on, `step` bytes apart.
+template <class Products, int height, int columns>
+LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
+                        const char* fetched, Index step, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {
-    for (int c = 0; c < columns; ++c) sum[i][c] = Products::zero();
+    for (int c = 0; c < columns; ++c) {
+      sum[i][c] = begin ? Products::zero() : Products::load(sums + i * width + c * 8);
+    }
   }
   for (Index k = 0; k < groups; ++k) {
-    __m256i even[height];
-    [[maybe_unused]] __m256i odd[height];
-    for (int i = 0; i < height; ++i) {
-      const __m256i group = _mm256_set1_epi32(group_at(x + i * x_stride + 4 * k));
-      even[i] = Products::even_x(group);
-      if constexpr (Products::parts == 2) odd[i] = Products::odd_x(group);
+    for (int c = 0; c < columns; c += 2) {
+      _mm_prefetch(fetched, _MM_HINT_T0);
+      fetched += step;
     }
-    for (int c = 0; c < columns; ++c) {
-      const __m256i weight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + k * width + c * 8));
-      const __m256i even_weight = Products::even(weight);
-      for (int i = 0; i < height; ++i) sum[i][c] = Products::add(sum[i][c], even[i], even_weight);
-      if constexpr (Products::parts == 2) {
-        const __m256i odd_weight = Products::odd(weight);
-        for (int i = 0; i < height; ++i) sum[i][c] = Products::add(sum[i][c], odd[i], odd_weight);
-      }
-    }
+    add_part256<Products, 0>(weights, x, k, sum);
+    if constexpr (Products::parts == 2) add_part256<Products, 1>(weights, x, k, sum);
   }
   for (int i = 0; i < height; ++i) {
     for (int c = 0; c < columns; ++c) Products::store(sums + i * width + c * 8, sum[i][c]);
   }
 }
 
+/// Passes of up to 5 rows over 16 outputs, of 1 or 2 rows over 32: their sums fit the 16 registers.
 template <class Products>
 void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
                Index count, void* sums) {
+  constexpr Index most = 5, line = 64;
+  const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
   auto* to = static_cast<typename Products::Sum*>(sums);
-  for (Index at = first; at < first + count; at += width / 2) {
-    const auto* weights = static_cast<const std::uint32_t*>(panel) + at;
+  const Index passes = (rows + most - 1) / most;
+  std::array<const std::byte*, most> from;
+  for (Index k = 0; k < groups; k += stretch) {
+    const Index stretch_groups = std::min(stretch, groups - k);
+    // The next stretch, or what follows the panel. Of half a panel nothing is fetched.
+    const char* fetched = reinterpret_cast<const char*>(weights + (k + stretch) * width);
+    const Index step = count == width ? line / passes : 0;
     Index row = 0;
-    for (; rows - row >= 2; row += 2) {
-      tile256<Products, 2>(weights, groups, x + row * x_stride, x_stride, to + row * width + at - first);
+    for (Index pass = 0; pass < passes; ++pass) {
+      const Index height = (rows - row + passes - pass - 1) / (passes - pass);
+      for (Index i = 0; i < height; ++i) from[static_cast<std::size_t>(i)] = x + (row + i) * x_stride + 4 * k;
+      const auto run = [&]<int tile>(std::integral_constant<int, tile>) {
+        constexpr int columns = tile <= 2 ? 4 : 2;  // at least 4 sums, which do not wait for each other
+        for (Index at = 0; at < count; at += columns * 8) {
+          pass256<Products, tile, columns>(weights + k * width + at, stretch_groups, from.data(), k == 0, fetched, step,
+                                           to + row * width + at);
+          fetched += stretch_groups * step * columns / 2;
+        }
+      };
+      switch (height) {
+        case 5: run(std::integral_constant<int, 5>()); break;
+        case 4: run(std::integral_constant<int, 4>()); break;
+        case 3: run(std::integral_constant<int, 3>()); break;
+        case 2: run(std::integral_constant<int, 2>()); break;
+        default: run(std::integral_constant<int, 1>()); break;
+      }
+      row += height;
     }
-    if (row < rows) tile256<Products, 1>(weights, groups, x + row * x_stride, x_stride, to + row * width + at - first);
   }
 }
 
