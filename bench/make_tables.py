@@ -172,15 +172,14 @@ def decode_tables(paths):
             match = re.match(r"few_rows<(\w+)>/rows:(\d+)/in:(\d+)/out:(\d+)/", benchmark["name"])
             if not match:
                 raise ValueError(f"benchmark name {benchmark['name']!r} is not few_rows<TYPE>/rows:R/in:I/out:O/...")
-            layer, rows = (match[1], match[3], match[4]), int(match[2])
+            layer, rows = (match[1], benchmark["label"].replace("_", "-"), match[3], match[4]), int(match[2])
             rates.setdefault(layer, {})[rows] = benchmark["of_read"]
             of_one_row.setdefault(layer, {})[rows] = benchmark["of_one_row"]
             plain.setdefault(layer, []).append(benchmark["read"] / 1e9)
     counts = sorted({rows for layer in rates.values() for rows in layer})
-    body = [[kind, into, out, f"{min(plain[layer]):.0f} to {max(plain[layer]):.0f}",
-             *(f"{rates[layer][rows]:.2f}, {of_one_row[layer][rows]:.2f}x" for rows in counts)]
-            for layer in rates for kind, into, out in [layer]]
-    return table(["weights", "in", "out", "plain read, GB/s", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], body)
+    body = [[*layer, f"{min(plain[layer]):.0f} to {max(plain[layer]):.0f}",
+             *(f"{rates[layer][rows]:.2f}, {of_one_row[layer][rows]:.2f}x" for rows in counts)] for layer in rates]
+    return table(["weights", "ISA", "in", "out", "plain read, GB/s", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], body)
 
 
 def peer_bars(cases):
@@ -266,10 +265,11 @@ def generation_tables(paths):
     runs = [json.loads(path.read_text()) for path in paths]
     rows, bars = [], []
     for run in runs:
-        name = [pathlib.Path(run["model"]).name, schedule_of(run), revived(run), run.get("weights", run["dtype"])]
+        name = [pathlib.Path(run["model"]).name, schedule_of(run), revived(run), run.get("weights", run["dtype"]),
+                run["isa"].replace("_", "-")]
         for kind in ("dense", "lazy"):
             times = run[kind]["decode_ms"]
-            rows.append([*(name if kind == "lazy" else [name[0], "dense", "", name[3]]), str(run["prompt_tokens"]),
+            rows.append([*(name if kind == "lazy" else [name[0], "dense", "", *name[3:]]), str(run["prompt_tokens"]),
                          f"{run[kind]['ttft_ms']:.0f}",
                          *("–" if times[time] is None else f"{times[time]:.1f}"
                            for time in ("second", "third_to_9th", "later", "p50", "p99"))])
@@ -281,7 +281,7 @@ def generation_tables(paths):
                      "–" if None in second else f"{second[0] / second[1]:.1f}x", f"{slowest:.2f}x",
                      f"never within {tokens} tokens" if behind is None else f"from token {behind} on",
                      "yes" if slowest <= 1.15 and behind is None else "no"])
-    names = ["model", "schedule", "revived in a decode step", "weights"]
+    names = ["model", "schedule", "revived in a decode step", "weights", "ISA"]
     times = ["prompt tokens", "first token ms", "2nd token ms", "3rd to 9th", "later", "p50", "p99"]
     repeats = " or ".join(sorted({str(run["repeats"]) for run in runs}))
     settings = (f"{STEP_TIMES.format(repeats)}p50 and p99 are over these steps. The steps of dense and of the schedule take "

@@ -118,13 +118,14 @@ run_attention() {
 
 run_decode() {
   echo "== Products of few rows =="
-  local files=() type
-  for type in bf16 int8 f32; do
-    measure "$results/decode-$type.json" --benchmark_out= "$bin/kernels_bench" --benchmark_out_format=json \
-      --benchmark_filter="few_rows<$type>"
+  local files=() case allowed type
+  for case in "ALL bf16" "ALL int8" "ALL f32" "AVX2 bf16" "AVX2 int8"; do
+    read -r allowed type <<<"$case"
+    measure "$results/decode-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
+      --benchmark_out_format=json --benchmark_filter="few_rows<$type>"
   done
   python3 bench/make_tables.py decode "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "kernels_bench --benchmark_filter='few_rows<'"
+    "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_rows<'"
 }
 
 run_int8() {
@@ -169,8 +170,8 @@ run_peers() {
 --repeats TURNS --gguf SHAPE=FILE"
 }
 
-# model, options: its presets, those for any model, prompts of 1024 and 256 tokens (--context counts the answer's 256,
-# too), and the paper's schedule and unlimited revival
+# model, what oneDNN may use and with it the host, if not all, and options: its presets, those for any model, prompts of
+# 1024 and 256 tokens (--context counts the answer's 256, too), and the paper's schedule and unlimited revival
 generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
@@ -202,6 +203,10 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
 )
 
 # Sets `prompt`, which generation and busy answer: a report of LongBench's, whose middle goes where it does not fit; without
@@ -217,18 +222,20 @@ choose_prompt() {
 run_generation() {
   echo "== Generation =="
   choose_prompt
-  local files=() case model options
+  local files=() case model allowed options
   local fixed=(--chat --dtype bf16 --prompt-file "$prompt" --max-tokens "${TOKENS:-256}" --ignore-stop --compare
     --threads "$threads" --repeats 3)
   for case in "${generation_cases[@]}"; do
     read -r model options <<<"$case"
+    allowed=ALL
+    [[ $options == --* ]] || read -r allowed options <<<"$options"
     [[ $options == *--context* ]] || options+=" --context 4096"
     # shellcheck disable=SC2086
-    measure "$results/generation-${case//[ :,\/@#]/-}.json" --json= "$bin/lazyllm-generate" \
+    measure "$results/generation-${case//[ :,\/@#]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/lazyllm-generate" \
       --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}"
   done
   python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "lazyllm-generate --model MODEL --schedule SCHEDULE --context TOKENS ${fixed[*]/#*\//}"
+    "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --context TOKENS ${fixed[*]/#*\//}"
 }
 
 busy_cases=(

@@ -22,6 +22,7 @@
 
 #include "examples/llama/kernels/cpu/attention_blocks.hpp"
 #include "examples/llama/kernels/cpu/few_rows_attention.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -108,6 +109,7 @@ void beside_plain_read(benchmark::State& state, Index rows, Index bytes, const c
   state.counters["read"] = benchmark::Counter(all / read_seconds);
   state.counters["of_read"] = benchmark::Counter(read_seconds / run_seconds);
   state.counters["of_one_row"] = benchmark::Counter(run_seconds / one_row_seconds);
+  state.SetLabel(best_isa());
 }
 
 /// Few rows times more weights than any cache holds, a layer after the other as a decode step has them.
@@ -306,7 +308,12 @@ BENCHMARK(linear<float, GemmLibrary::automatic>)->Apply(shapes);
 BENCHMARK(linear<Eigen::bfloat16, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
 BENCHMARK(linear<float, GemmLibrary::eigen>)->Args({1, dim, ffn})->Args({1000, dim, ffn})->UseRealTime();
 #ifdef LLAMA_HAS_ONEDNN
-BENCHMARK(onednn<Eigen::bfloat16>)->Apply(shapes);
+/// oneDNN multiplies bf16 with AVX-512 and better.
+[[maybe_unused]] const bool has_bf16 = [] {
+  if (!usable(Isa::avx512)) return false;
+  benchmark::RegisterBenchmark("onednn<Eigen::bfloat16>", onednn<Eigen::bfloat16>)->Apply(shapes);
+  return true;
+}();
 BENCHMARK(onednn<float>)->Apply(shapes);
 #endif
 BENCHMARK(attend<Eigen::bfloat16, Kernel::usual>)->Name("attend<bf16>")->Apply(attention_shapes);

@@ -15,6 +15,7 @@
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/generate/compare.hpp"
 #include "examples/llama/generate/generator.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
@@ -87,6 +88,7 @@ Json settings(const Options& options, const ModelConfig& config, std::size_t pro
                {"temperature", options.sampling.temperature},
                {"top_p", options.sampling.top_p},
                {"seed", options.sampling.seed}};
+  if (options.model.placement.device == "cpu") json["isa"] = best_isa();
   if (options.model.placement.int8) json["weights"] = "int8";
   json.update(to_json(pruning));
   if (options.pruning.schedule != pruning.schedule) json["preset"] = options.pruning.schedule;

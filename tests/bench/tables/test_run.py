@@ -29,7 +29,7 @@ INT8 = {"model": "/models/tiny", "dtype": "bf16", "threads": 2, "prompts": 16, "
         "kl": 0.01234, "equal_percent": 97.5, "prefill_ms": 800.0, "int8_prefill_ms": 700.0, "decode_ms": 9.0,
         "int8_decode_ms": 6.0}
 TIMES = {"second": 60.0, "third_to_9th": 10.0, "later": None, "p50": 10.0, "p99": 60.0}
-GENERATION = {"model": "/models/tiny", "dtype": "bf16", "schedule": "2:0.5", "preset": "@examples/models/presets/tiny.json#3x",
+GENERATION = {"model": "/models/tiny", "dtype": "bf16", "isa": "avx512_bf16", "schedule": "2:0.5", "preset": "@examples/models/presets/tiny.json#3x",
               "repeats": 3, "prompt_tokens": 64, "ttft_speedup": 2.0, "ideal_ttft_speedup": 2.0, "behind_dense_from": None} | {
                   kind: {"decode_ms_per_token": 12.0, "decode_ms": TIMES, "ttft_ms": 100.0, "tokens": [1, 2]}
                   for kind in ("dense", "lazy")}
@@ -221,12 +221,12 @@ class DecodeTables(unittest.TestCase):
             return make_tables.decode_tables([path])
 
     def test_of_the_plain_read_and_of_one_row(self):
-        one = {"name": "few_rows<bf16>/rows:1/in:576/out:3072/min_time:0.200/manual_time", "of_read": 0.96,
-               "of_one_row": 1.0, "read": 30e9}
+        one = {"name": "few_rows<bf16>/rows:1/in:576/out:3072/min_time:0.200/manual_time", "label": "avx2",
+               "of_read": 0.96, "of_one_row": 1.0, "read": 30e9}
         nine = one | {"name": one["name"].replace("rows:1", "rows:9"), "of_read": 0.8, "of_one_row": 1.25, "read": 36e9}
         text = self.table(nine, one)
-        self.assertIn("| weights | in | out | plain read, GB/s | 1 row | 9 rows |", text)
-        self.assertIn("| bf16 | 576 | 3072 | 30 to 36 | 0.96, 1.00x | 0.80, 1.25x |", text)
+        self.assertIn("| weights | ISA | in | out | plain read, GB/s | 1 row | 9 rows |", text)
+        self.assertIn("| bf16 | avx2 | 576 | 3072 | 30 to 36 | 0.96, 1.00x | 0.80, 1.25x |", text)
 
     def test_another_benchmark_is_refused(self):
         with self.assertRaisesRegex(ValueError, "attend<bf16>"):
@@ -265,7 +265,7 @@ class GenerationTables(unittest.TestCase):
     def test_what_a_percentile_is_of(self):
         text = self.tables(make_tables.generation_tables, GENERATION)
         self.assertIn("The time of each step is the median of its times in 3 runs. p50 and p99 are over these steps.", text)
-        self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | 64 | 100 | 60.0 | 10.0 | – | 10.0 | 60.0 |", text)
+        self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 100 | 60.0 | 10.0 | – | 10.0 | 60.0 |", text)
 
     def test_beside_a_busy_process(self):
         busy = GENERATION | {"dense": {"decode_ms_per_token": 30.0, "decode_ms": TIMES | {"p50": 31.0}},

@@ -97,6 +97,7 @@ TEST_CASE("--json has the figures of a run, and they fit together") {
   CHECK(run.at("protect_last") == 1);
   CHECK_FALSE(run.contains("preset"));
   CHECK(run.at("dtype") == "f32");
+  CHECK(run.at("isa") == best_isa());
   CHECK(run.at("threads") == 1);
   CHECK(run.at("layers")[1].at("active") == 20);
   CHECK(run.at("layers")[3].at("active") == 10);
