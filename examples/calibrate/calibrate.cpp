@@ -330,7 +330,7 @@ int main(int argc, char** argv) {
                                       {"--score", "searched"},
                                       {"--protect-first", "searched"},
                                       {"--protect-last", "searched"},
-                                      {"--decode-revived", "of a search 2"},
+                                      {"--decode-revived", "of a search 1"},
                                       {"--first-revived", "of a search 32, beside --decode-revived its value"},
                                       {"--continuations", "of a search 4"}}) {
     app.get_option(option)->default_str(value);

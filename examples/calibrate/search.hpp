@@ -51,7 +51,7 @@ struct SharedMembers {
   std::optional<Index> protect_first = {};
   std::optional<Index> protect_last = {};
   Index max_revived = lazyllm::Selection::unlimited;
-  std::optional<Index> decode_revived = 2;  ///< more, and decode steps take longer than dense ones
+  std::optional<Index> decode_revived = 1;  ///< more, and decode steps take longer than dense ones
   std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
   std::optional<Index> continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
   std::optional<Index> revive_from = {};

@@ -84,7 +84,7 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.score.over_heads == Reduce::max);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 32);
-  CHECK(preset.decode_revived == 2);
+  CHECK(preset.decode_revived == 1);
   CHECK(preset.first_revived == 32);
   CHECK(preset.continuations == 4);
   CHECK_FALSE(preset.revive_from);

@@ -86,8 +86,8 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
-          // Nearly free beside the reading of the weights.
-          .decode_revived = mild ? 4 : 2,
+          // Free beside the reading of the weights: after four cuts 5 rows run.
+          .decode_revived = mild ? 4 : 1,
           // The step that misses most, once an answer.
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),
           .continuations = 4,

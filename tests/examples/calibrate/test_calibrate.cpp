@@ -78,7 +78,7 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
   CHECK(file["default"] == "1.2x");
   CHECK(file["presets"].size() == 2);
   for (const nlohmann::json& preset : file["presets"]) {
-    CHECK(preset["decode_revived"] == 2);
+    CHECK(preset["decode_revived"] == 1);
     CHECK(preset["first_revived"] == 32);
     CHECK(preset["continuations"] == 4);
     CHECK_FALSE(preset.contains("revive_from"));
@@ -189,7 +189,7 @@ TEST_CASE("calibrate: options are obeyed") {
   const nlohmann::json first = program.read("first.json");
   for (const nlohmann::json& preset : first["presets"]) {
     CHECK(preset["first_revived"] == 7);
-    CHECK(preset["decode_revived"] == 2);
+    CHECK(preset["decode_revived"] == 1);
   }
 }
 
