@@ -21,27 +21,27 @@ namespace llama {
 
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr Index max_answer_tokens = Index{1} << 20;  // of an answer
 
 /// A configuration file of LongBench: a value for each data set. Throws unless all are of `type`.
-Json read_config(const fs::path& path, Json::value_t type) {
-  if (path.empty()) return Json::object();
+json read_config(const fs::path& path, json::value_t type) {
+  if (path.empty()) return json::object();
   const std::string text = read_input(path);
-  Json config = parse_json(std::as_bytes(std::span(text)), path.string());
+  json config = parse_json(std::as_bytes(std::span(text)), path.string());
   if (!config.is_object()) fail(path.string(), ": the file does not hold a JSON object");
   for (const auto& [dataset, value] : config.items()) {
     if (value.type() != type || (value.is_number() && value.get<Index>() < 1)) {
       fail(path.string(), ": ", dataset, " is ", shown(value), ", not ",
-           type == Json::value_t::string ? "a text" : "a whole number of at least 1");
+           type == json::value_t::string ? "a text" : "a whole number of at least 1");
     }
   }
   return config;
 }
 
-const std::string& text_field(const Json& line, const std::string& name) {
+const std::string& text_field(const json& line, const std::string& name) {
   const auto field = line.find(name);
   if (field == line.end()) fail("the field ", name, " is missing");
   if (!field->is_string()) fail(name, " is ", shown(*field), ", not a text");
@@ -49,7 +49,7 @@ const std::string& text_field(const Json& line, const std::string& name) {
 }
 
 /// Puts fields of `line` in the places of `format` that name them, like Python's str.format.
-std::string render(const std::string& format, const Json& line) {
+std::string render(const std::string& format, const json& line) {
   std::string text;
   for (std::size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
@@ -68,18 +68,18 @@ std::string render(const std::string& format, const Json& line) {
 }
 
 /// The texts of an array; empty if it is something else.
-std::optional<std::vector<std::string>> texts(const Json& value) {
-  if (!value.is_array() || !std::ranges::all_of(value, [](const Json& entry) { return entry.is_string(); })) return {};
+std::optional<std::vector<std::string>> texts(const json& value) {
+  if (!value.is_array() || !std::ranges::all_of(value, [](const json& entry) { return entry.is_string(); })) return {};
   return value.get<std::vector<std::string>>();
 }
 
-std::vector<std::string> read_answers(const Json& line) {
+std::vector<std::string> read_answers(const json& line) {
   const auto field = line.find("answers");
   if (field == line.end()) fail("the field answers is missing");
   std::vector<std::string> answers;
   if (field->is_string()) {
     const auto& text = field->get_ref<const std::string&>();
-    answers = texts(Json::parse(text, nullptr, false)).value_or(std::vector{text});
+    answers = texts(json::parse(text, nullptr, false)).value_or(std::vector{text});
   } else if (const auto list = texts(*field)) {
     answers = *list;
   } else {
@@ -89,7 +89,7 @@ std::vector<std::string> read_answers(const Json& line) {
   return answers;
 }
 
-std::vector<std::string> read_classes(const Json& line) {
+std::vector<std::string> read_classes(const json& line) {
   const auto field = line.find("all_classes");
   if (field == line.end() || field->is_null()) return {};
   const auto classes = texts(*field);
@@ -111,8 +111,8 @@ class Reader {
  public:
   explicit Reader(const DataOptions& options)
       : options_(options),
-        prompts_(read_config(options.prompts, Json::value_t::string)),
-        lengths_(read_config(options.lengths, Json::value_t::number_unsigned)) {}
+        prompts_(read_config(options.prompts, json::value_t::string)),
+        lengths_(read_config(options.lengths, json::value_t::number_unsigned)) {}
 
   void read(const fs::path& path) {
     std::istringstream lines(read_input(path));
@@ -136,7 +136,7 @@ class Reader {
 
  private:
   Item read_line(const std::string& text, const std::string& file_name, const std::string& place, Index number) const {
-    const Json line = parse_json(std::as_bytes(std::span(text)), place);
+    const json line = parse_json(std::as_bytes(std::span(text)), place);
     if (!line.is_object()) fail("the line is not a JSON object");
     Item item;
     item.place = place;
@@ -151,14 +151,14 @@ class Reader {
     return item;
   }
 
-  static std::string read_id(const Json& line, const std::string& absent) {
+  static std::string read_id(const json& line, const std::string& absent) {
     const auto field = line.find("_id");
     if (field == line.end()) return absent;
     if (field->is_number_integer()) return field->dump();
     return text_field(line, "_id");
   }
 
-  std::string read_prompt(const Json& line, const std::string& dataset) const {
+  std::string read_prompt(const json& line, const std::string& dataset) const {
     std::string prompt;
     if (line.contains("prompt")) {
       prompt = text_field(line, "prompt");
@@ -174,7 +174,7 @@ class Reader {
     return prompt;
   }
 
-  Index read_length(const Json& line, const std::string& dataset) const {
+  Index read_length(const json& line, const std::string& dataset) const {
     if (const auto field = line.find("max_tokens"); field != line.end()) {
       const bool good = field->is_number_integer() && *field >= 1 && *field <= max_answer_tokens;
       if (!good) {
@@ -198,8 +198,8 @@ class Reader {
   }
 
   const DataOptions& options_;
-  Json prompts_;
-  Json lengths_;
+  json prompts_;
+  json lengths_;
   std::set<std::string> ids_;
   std::map<std::string, Index> counts_;
   Data data_;

@@ -6,14 +6,14 @@
 namespace llama {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
-std::string key(const lazyllm::Preset& preset) { return Json(preset).dump(); }
+std::string key(const lazyllm::Preset& preset) { return json(preset).dump(); }
 
 }  // namespace
 
 void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, Index layers) {
-  log_.start(settings, [&](const Json& line) {
+  log_.start(settings, [&](const json& line) {
     constexpr double max_kl = 1e6;  // nats of a position: far above what floats give
     const auto whole = [&](const char* name, Index least, Index most) { return whole_field(line, name, least, most); };
     Outcome outcome;

@@ -17,7 +17,7 @@ using namespace lazyllm::test;
 
 namespace {
 
-using Engine = TinyEngine<>;
+using Tiny = TinyEngine<>;
 
 std::vector<Index> some_tokens(unsigned seed, Index count) {
   std::mt19937 random(seed);
@@ -68,17 +68,17 @@ const std::vector<Case> cases{
 
 /// Two turns and a decode step between them, each in one step: what the others are compared with.
 struct Whole {
-  Whole(Engine& engine_, const Engine::Pruner& pruner_) : engine(engine_), pruner(pruner_), request(engine.request()) {}
+  Whole(Tiny& engine_, const Tiny::Pruner& pruner_) : engine(engine_), pruner(pruner_), request(engine.request()) {}
 
   void turn(const std::vector<Index>& tokens) { results.push_back(engine.run({{&request, &pruner, tokens}}).front()); }
 
-  Engine& engine;
-  const Engine::Pruner& pruner;
-  Engine::Request request;
-  std::vector<Engine::Result> results;
+  Tiny& engine;
+  const Tiny::Pruner& pruner;
+  Tiny::Request request;
+  std::vector<Tiny::Result> results;
 };
 
-void check_equal(Engine::Request& found, Engine::Request& whole) {
+void check_equal(Tiny::Request& found, Tiny::Request& whole) {
   CHECK(found.depths() == whole.depths());
   CHECK(found.cache.computed == whole.cache.computed);  // the work
   CHECK(found.sequence.aux().parked_rows() == whole.sequence.aux().parked_rows());
@@ -88,17 +88,17 @@ void check_equal(Engine::Request& found, Engine::Request& whole) {
 }  // namespace
 
 TEST_CASE("chunks: kept sets, logits and work are those of one step, for all sizes of chunks") {
-  Engine engine;
+  Tiny engine;
   const std::vector<std::vector<Index>> turns{some_tokens(1, 17), some_tokens(2, 1), some_tokens(3, 9),
                                               some_tokens(4, 1)};
   for (const Case& one : cases) {
     CAPTURE(one.name);
-    const Engine::Pruner pruner(one.policy, one.score);
+    const Tiny::Pruner pruner(one.policy, one.score);
     Whole whole(engine, pruner);
     for (const auto& tokens : turns) whole.turn(tokens);
     for (Index chunk = 1; chunk <= 18; ++chunk) {
       CAPTURE(chunk);
-      Engine::Request request = engine.request();
+      Tiny::Request request = engine.request();
       for (std::size_t turn = 0; turn < turns.size(); ++turn) {
         engine.steps = 0;
         CHECK(engine.run_cut({&request, &pruner, turns[turn]}, chunk) == whole.results[turn]);
@@ -110,19 +110,19 @@ TEST_CASE("chunks: kept sets, logits and work are those of one step, for all siz
 }
 
 TEST_CASE("row budget: kept sets, logits and work are those of one step, for all budgets, with and without chunks") {
-  Engine engine;
+  Tiny engine;
   const std::vector<std::vector<Index>> turns{some_tokens(1, 17), some_tokens(2, 1), some_tokens(3, 9),
                                               some_tokens(4, 1)};
   for (const Case& one : cases) {
     CAPTURE(one.name);
-    const Engine::Pruner pruner(one.policy, one.score);
+    const Tiny::Pruner pruner(one.policy, one.score);
     Whole whole(engine, pruner);
     for (const auto& tokens : turns) whole.turn(tokens);
     for (Index rows = one.score.last_queries; rows <= 17; rows += 1 + rows / 5) {
       for (const Index chunk : {Index{1}, Index{4}, rows, rows + 3, Index{100}}) {
         CAPTURE(rows);
         CAPTURE(chunk);
-        Engine::Request request = engine.request();
+        Tiny::Request request = engine.request();
         for (std::size_t turn = 0; turn < turns.size(); ++turn) {
           CHECK(engine.run_cut({.request = &request, .pruner = &pruner, .tokens = turns[turn], .max_rows = rows},
                                chunk) == whole.results[turn]);
@@ -197,13 +197,13 @@ TEST_CASE("chunks: rows run up to the first layer that may prune, are not ranked
 }
 
 TEST_CASE("chunks: a policy that prunes neither the shortest nor the longest prompt fails where chunks have gone on") {
-  Engine engine;
-  const Engine::Pruner between([](const PrunePoint& point) {
+  Tiny engine;
+  const Tiny::Pruner between([](const PrunePoint& point) {
     return point.tokens >= 10 && point.tokens < 20 ? KeepRatio(schedule)(point) : Selection{};
   });
   const std::vector<Index> prompt = some_tokens(6, 14);
   const std::vector<Index> chunk(prompt.begin(), prompt.begin() + 6), rest(prompt.begin() + 6, prompt.end());
-  Engine::Request request = engine.request();
+  Tiny::Request request = engine.request();
   engine.run({{.request = &request, .pruner = &between, .tokens = chunk, .more = true}});
   CHECK_THROWS_WITH_AS(
       engine.run({{&request, &between, rest}}),
@@ -217,12 +217,12 @@ TEST_CASE("chunks: a policy that prunes neither the shortest nor the longest pro
   whole.turn(prompt);
   for (const Index first : {Index{10}, Index{13}}) {  // so the shortest prompt is pruned
     CAPTURE(first);
-    Engine::Request other = engine.request();
+    Tiny::Request other = engine.request();
     CHECK(engine.run_cut({&other, &between, prompt}, first) == whole.results.front());
   }
   for (const Index rows : {Index{1}, Index{5}}) {  // how long the prompt is, is known from its first row on
     CAPTURE(rows);
-    Engine::Request other = engine.request();
+    Tiny::Request other = engine.request();
     CHECK(engine.run_cut({.request = &other, .pruner = &between, .tokens = prompt, .max_rows = rows}, 14) ==
           whole.results.front());
     check_equal(other, whole.request);
@@ -233,12 +233,12 @@ TEST_CASE("chunks: a batch mixes decode steps, chunks and ends of prompts, and e
   std::mt19937 random(9);
   for (unsigned round = 0; round < runs(60); ++round) {
     CAPTURE(round);
-    Engine engine;
+    Tiny engine;
     constexpr std::size_t count = 3;
-    std::vector<Engine::Pruner> pruners;
+    std::vector<Tiny::Pruner> pruners;
     std::vector<std::vector<std::vector<Index>>> turns(count);
-    std::vector<Engine::Request> requests;
-    std::vector<std::vector<Engine::Result>> expected(count);
+    std::vector<Tiny::Request> requests;
+    std::vector<std::vector<Tiny::Result>> expected(count);
     for (std::size_t s = 0; s < count; ++s) {
       const Case& one = cases[random() % cases.size()];
       pruners.emplace_back(one.policy, one.score);
@@ -254,17 +254,17 @@ TEST_CASE("chunks: a batch mixes decode steps, chunks and ends of prompts, and e
     }
     std::vector<std::size_t> turn(count, 0);
     std::vector<Index> given(count, 0);
-    std::vector<Engine::Result> found(count);
+    std::vector<Tiny::Result> found(count);
     while (std::ranges::any_of(turn, [&](std::size_t t) { return t < turns.front().size(); })) {
-      std::vector<Engine::Turn> batch;
+      std::vector<Tiny::Turn> batch;
       std::vector<std::size_t> members;
-      std::vector<Engine::Result> results;
+      std::vector<Tiny::Result> results;
       for (std::size_t s = 0; s < count; ++s) {
         if (turn[s] == turns[s].size() || random() % 5 == 0) continue;
         const auto& tokens = turns[s][turn[s]];
         const Index rest = std::ssize(tokens) - given[s];
         const Index chunk = std::min<Index>(rest, 1 + static_cast<Index>(random() % 7));
-        Engine::Turn one{&requests[s], &pruners[s], {}};
+        Tiny::Turn one{&requests[s], &pruners[s], {}};
         one.tokens.assign(tokens.begin() + given[s], tokens.begin() + given[s] + chunk);
         one.more = chunk < rest;
         if (random() % 2 == 0) one.max_rows = pruners[s].score().last_queries + static_cast<Index>(random() % 9);
@@ -289,21 +289,21 @@ TEST_CASE("chunks: a batch mixes decode steps, chunks and ends of prompts, and e
 }
 
 TEST_CASE("chunks: more outputs than one come back, from a prompt in chunks and with a row budget") {
-  Engine engine;
+  Tiny engine;
   const std::vector<Index> prompt = some_tokens(5, 15);
   for (const Index outputs : {0, 1, 4}) {
     CAPTURE(outputs);
-    const Engine::Pruner pruner{KeepRatio(schedule)};
-    Engine::Request whole = engine.request();
-    const Engine::Turn turn{.request = &whole, .pruner = &pruner, .tokens = prompt, .outputs = outputs};
-    const Engine::Result expected = engine.run({turn}).front();
+    const Tiny::Pruner pruner{KeepRatio(schedule)};
+    Tiny::Request whole = engine.request();
+    const Tiny::Turn turn{.request = &whole, .pruner = &pruner, .tokens = prompt, .outputs = outputs};
+    const Tiny::Result expected = engine.run({turn}).front();
     CHECK(std::ssize(expected.logits) == outputs);
     for (Index chunk = 1; chunk <= 15; ++chunk) {
-      for (const Index rows : {std::max<Index>(1, outputs), Index{6}, Engine::unlimited}) {
+      for (const Index rows : {std::max<Index>(1, outputs), Index{6}, Tiny::unlimited}) {
         CAPTURE(chunk);
         CAPTURE(rows);
-        Engine::Request request = engine.request();
-        Engine::Turn cut = turn;
+        Tiny::Request request = engine.request();
+        Tiny::Turn cut = turn;
         cut.request = &request;
         cut.max_rows = rows;
         CHECK(engine.run_cut(cut, chunk) == expected);
@@ -314,9 +314,9 @@ TEST_CASE("chunks: more outputs than one come back, from a prompt in chunks and 
 }
 
 TEST_CASE("chunks: a prompt that waits at its first layer must be ended with enough outputs left to compute") {
-  Engine engine;
-  const Engine::Pruner pruner{KeepRatio(schedule)};
-  Engine::Request request = engine.request();
+  Tiny engine;
+  const Tiny::Pruner pruner{KeepRatio(schedule)};
+  Tiny::Request request = engine.request();
   engine.run({{.request = &request, .pruner = &pruner, .tokens = some_tokens(1, 6), .more = true}});
   // 5 of the 6 tokens have run; the last one and two more can come back.
   const auto refused = [&](Index outputs) -> std::string {

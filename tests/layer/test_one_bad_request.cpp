@@ -16,7 +16,7 @@ using namespace lazyllm::test;
 namespace {
 
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-const Schedule schedule{{1, 0.7}, {2, 0.7}, {4, 0.5}};
+const Schedule three_cuts{{1, 0.7}, {2, 0.7}, {4, 0.5}};
 
 std::string message_of(const std::exception_ptr& error) {
   try {
@@ -58,7 +58,7 @@ struct Batch {
   }
 
   Engine& engine;
-  Pruner good{KeepRatio(schedule), AttentionScore{.last_queries = 2}};
+  Pruner good{KeepRatio(three_cuts), AttentionScore{.last_queries = 2}};
   std::vector<Request> requests;
 };
 
@@ -79,7 +79,7 @@ bool fails_alone(Kind kind, std::size_t failing, Index layer) {
   const typename Engine::Pruner bad(
       [&](const PrunePoint& point) {
         if (point.layers_run == layer) throw std::runtime_error("a bad policy");
-        return KeepRatio(schedule)(point);
+        return KeepRatio(three_cuts)(point);
       },
       AttentionScore{.last_queries = 2});
   Position bad_position = -1;
@@ -172,7 +172,7 @@ TEST_CASE("one bad request: infinite scores, pooled or summed over the layers") 
   for (const float bad : {not_a_number, std::numeric_limits<float>::infinity()}) {
     for (const AttentionScore& score : {AttentionScore{.pooling = 5}, AttentionScore{.over_layers = true}}) {
       Engine engine;
-      const Engine::Pruner pruner(KeepTopP(schedule), score);
+      const Engine::Pruner pruner(KeepTopP(three_cuts), score);
       Engine::Request a = engine.request(), b = engine.request(), alone = engine.request();
       const auto expected = engine.run({{&alone, &pruner, {1, 2, 3, 4, 5, 6}}});
       engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
@@ -195,7 +195,7 @@ TEST_CASE("one bad request: two of three fail, at different places; both are nam
   auto turns = batch.turns();
   const Engine::Pruner late([](const PrunePoint& point) -> Selection {
     if (point.layers_run == 4) throw std::runtime_error("late");
-    return KeepRatio(schedule)(point);
+    return KeepRatio(three_cuts)(point);
   });
   const Engine::Pruner early([](const PrunePoint&) -> Selection { throw std::runtime_error("early"); });
   turns[0].pruner = &late;
@@ -226,7 +226,7 @@ TEST_CASE("one bad request: a step in which all have failed throws what the firs
     const auto throwing = [in_begin](const char* text) {
       return [in_begin, text](const PrunePoint& point) -> Selection {
         if (in_begin || point.layers_run == 4) throw std::domain_error(text);
-        return KeepRatio(schedule)(point);
+        return KeepRatio(three_cuts)(point);
       };
     };
     const Engine::Pruner first(throwing("first")), second(throwing("second")), third(throwing("third"));

@@ -11,15 +11,15 @@ using namespace lazyllm::test;
 
 namespace {
 
-using Engine = TinyEngine<>;
+using Tiny = TinyEngine<>;
 
 const std::vector<Index> prompt{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
 const std::vector<Index> turn{9, 7, 9, 3, 2, 3};
 
 /// The logits of every token of the prompt and the turn, one token at a time and without pruning.
-std::vector<Vector> singly(Engine& engine) {
-  const Engine::Pruner dense{KeepAll()};
-  Engine::Request request = engine.request();
+std::vector<Vector> singly(Tiny& engine) {
+  const Tiny::Pruner dense{KeepAll()};
+  Tiny::Request request = engine.request();
   std::vector<Vector> logits;
   for (const auto& tokens : {prompt, turn}) {
     for (const Index token : tokens) logits.push_back(engine.run({{&request, &dense, {token}}}).front().logits.front());
@@ -30,12 +30,12 @@ std::vector<Vector> singly(Engine& engine) {
 }  // namespace
 
 TEST_CASE("outputs: without pruning they are those of one token at a time") {
-  Engine engine;
+  Tiny engine;
   const std::vector<Vector> all = singly(engine);
-  const Engine::Pruner dense{KeepAll()};
+  const Tiny::Pruner dense{KeepAll()};
   for (std::size_t outputs = 0; outputs <= turn.size(); ++outputs) {
     CAPTURE(outputs);
-    Engine::Request request = engine.request();
+    Tiny::Request request = engine.request();
     const auto first = engine.run({{.request = &request, .pruner = &dense, .tokens = prompt, .outputs = 12}});
     CHECK(first.front().logits == std::vector<Vector>(all.begin(), all.begin() + 12));
     const auto second =
@@ -51,9 +51,9 @@ TEST_CASE("outputs: they survive pruning, and are in the active set of every lay
         AnyPolicy(StaticPruning(Schedule{{2, 0.1}}))}) {
     for (Index outputs = 1; outputs <= 12; ++outputs) {
       CAPTURE(outputs);
-      Engine engine;
-      const Engine::Pruner pruner{policy};
-      Engine::Request request = engine.request();
+      Tiny engine;
+      const Tiny::Pruner pruner{policy};
+      Tiny::Request request = engine.request();
       const auto result =
           engine.run({{.request = &request, .pruner = &pruner, .tokens = prompt, .outputs = outputs}}).front();
       CHECK(std::ssize(result.logits) == outputs);
@@ -71,9 +71,9 @@ TEST_CASE("outputs: drafted tokens have the logits of decode steps where no toke
   const KeepRatio half(Schedule{{1, 0.5}, {3, 0.5}});
   for (const AnyPolicy& policy :
        {AnyPolicy(KeepComputed<AnyPolicy>{half, 0}), AnyPolicy(StaticPruning(Schedule{{1, 0.5}, {3, 0.5}}))}) {
-    Engine engine;
-    const Engine::Pruner pruner{policy};
-    Engine::Request together = engine.request(), singly = engine.request();
+    Tiny engine;
+    const Tiny::Pruner pruner{policy};
+    Tiny::Request together = engine.request(), singly = engine.request();
     engine.run({{.request = &together, .pruner = &pruner, .tokens = prompt}});
     engine.run({{.request = &singly, .pruner = &pruner, .tokens = prompt}});
     const auto drafts =
@@ -89,9 +89,9 @@ TEST_CASE("outputs: drafted tokens have the logits of decode steps where no toke
 }
 
 TEST_CASE("outputs: none leave the work and the kept set of one, and no row") {
-  Engine engine;
-  const Engine::Pruner pruner{KeepRatio(Schedule{{1, 0.5}, {3, 0.5}})};
-  Engine::Request none = engine.request(), one = engine.request();
+  Tiny engine;
+  const Tiny::Pruner pruner{KeepRatio(Schedule{{1, 0.5}, {3, 0.5}})};
+  Tiny::Request none = engine.request(), one = engine.request();
   const auto results = engine.run({{.request = &none, .pruner = &pruner, .tokens = prompt, .outputs = 0},
                                    {.request = &one, .pruner = &pruner, .tokens = prompt}});
   CHECK(results[0].logits.empty());
@@ -101,10 +101,10 @@ TEST_CASE("outputs: none leave the work and the kept set of one, and no row") {
 }
 
 TEST_CASE("outputs: of a batch they stand one after the other, in order of position") {
-  Engine engine;
+  Tiny engine;
   const std::vector<Vector> all = singly(engine);
-  const Engine::Pruner dense{KeepAll()};
-  Engine::Request a = engine.request(), b = engine.request(), c = engine.request();
+  const Tiny::Pruner dense{KeepAll()};
+  Tiny::Request a = engine.request(), b = engine.request(), c = engine.request();
   engine.begin({{.request = &a, .pruner = &dense, .tokens = prompt, .outputs = 3},
                 {.request = &b, .pruner = &dense, .tokens = prompt, .outputs = 0},
                 {.request = &c, .pruner = &dense, .tokens = prompt, .outputs = 2}});

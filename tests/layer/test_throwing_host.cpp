@@ -109,7 +109,7 @@ int fail_blocks(Scenario<Engine>& scenario) {
       disturb, [&] { scenario.engine.hooks.at = nullptr; }, 4 * 5);
 }
 
-const Schedule schedule{{1, 0.6}, {2, 0.6}, {4, 0.5}};
+const Schedule cuts{{1, 0.6}, {2, 0.6}, {4, 0.5}};
 
 }  // namespace
 
@@ -123,7 +123,7 @@ TEST_CASE("a host that fails: dense") {
 
 TEST_CASE("a host that fails: pruning without revival of what was pruned") {
   TinyEngine<> engine;
-  const TokenPruner<AnyPolicy> pruner{AnyPolicy(StaticPruning(schedule))};
+  const TokenPruner<AnyPolicy> pruner{AnyPolicy(StaticPruning(cuts))};
   Scenario<TinyEngine<>> scenario{engine, pruner, pruner};
   CHECK(fail_blocks(scenario) > 6 * 5 * 3);
 }
@@ -131,7 +131,7 @@ TEST_CASE("a host that fails: pruning without revival of what was pruned") {
 TEST_CASE("a host that fails: pruning with revivals, windows and sums over the layers") {
   for (const AttentionScore& score : {AttentionScore{}, AttentionScore{.last_queries = 3, .over_layers = true}}) {
     TinyEngine<> engine;
-    const TokenPruner<AnyPolicy> first(KeepRatio(schedule), score);
+    const TokenPruner<AnyPolicy> first(KeepRatio(cuts), score);
     const TokenPruner<AnyPolicy> second(ReviveAtMost<AnyPolicy>{KeepTopP(Schedule{{2, 0.8}, {3, 0.8}}), 2}, score);
     Scenario<TinyEngine<>> scenario{engine, first, second};
     CHECK(fail_blocks(scenario) > 6 * 5 * 3);
@@ -145,7 +145,7 @@ TEST_CASE("a backend that fails: in every call of every operation") {
   for (const AttentionScore& score :
        {AttentionScore{.pooling = 3}, AttentionScore{.last_queries = 3, .over_layers = true}}) {
     Engine engine;
-    const Engine::Pruner first(KeepRatio(schedule), score);
+    const Engine::Pruner first(KeepRatio(cuts), score);
     const Engine::Pruner second(ReviveAtMost<AnyPolicy>{KeepTopP(Schedule{{2, 0.8}, {3, 0.8}}), 1}, score);
     Scenario<Engine> scenario{engine, first, second};
     const auto disturb = [&](int attempt) {
@@ -160,7 +160,7 @@ TEST_CASE("a backend that fails: in every call of every operation") {
 
 TEST_CASE("a step that is given up or destroyed anywhere leaves the sequences as they were") {
   TinyEngine<> engine;
-  const TokenPruner<AnyPolicy> pruner{AnyPolicy(KeepRatio(schedule))};
+  const TokenPruner<AnyPolicy> pruner{AnyPolicy(KeepRatio(cuts))};
   Scenario<TinyEngine<>> scenario{engine, pruner, pruner};
   for (std::size_t step = 0; step < scenario.steps; ++step) {
     for (std::size_t layers = 0; layers <= 5; ++layers) {

@@ -86,7 +86,7 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
-          // Free beside the reading of the weights: after four cuts 5 rows run.
+          // Free beside the reading of the weights: after four cuts 5 rows run, and those of the continuations.
           .decode_revived = mild ? 4 : 1,
           // The step that misses most, once an answer.
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),

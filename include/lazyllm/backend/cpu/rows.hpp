@@ -28,7 +28,7 @@ void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
     // Below about 64 KiB a second thread costs more than it copies.
     const Index grain = std::max<Index>(1, 65536 / (width * static_cast<Index>(sizeof(T))));
     context.for_chunks(std::ssize(copy.from), grain, [&](Index first, Index last) {
-      for (auto i = detail::to_size(first); i < detail::to_size(last); ++i) {
+      for (auto i = lazyllm::detail::to_size(first); i < lazyllm::detail::to_size(last); ++i) {
         std::copy_n(copy.source.row(copy.from[i]), width, copy.target.row(copy.to[i]));
       }
     });

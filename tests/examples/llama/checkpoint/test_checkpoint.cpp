@@ -25,7 +25,7 @@ std::vector<float> floats(const Tensor& tensor) {
   return values;
 }
 
-void rejects(const std::filesystem::path& path, std::initializer_list<std::string_view> parts) {
+void rejects_path(const std::filesystem::path& path, std::initializer_list<std::string_view> parts) {
   check_rejected<file_error>([&] { Checkpoint{path}; }, parts);
 }
 
@@ -79,28 +79,28 @@ TEST_CASE("a directory with shards") {
   CHECK(floats(checkpoint.tensor("model.embed_tokens.weight")) == std::vector<float>{1, -2});
 
   index(R"({"model.norm.weight":"x-1.safetensors","model.embed_tokens.weight":"x-2.safetensors"})");
-  rejects(directory.path(), {"index.json", "\"lm_head.weight\" is in x-1.safetensors, but not in the index"});
+  rejects_path(directory.path(), {"index.json", "\"lm_head.weight\" is in x-1.safetensors, but not in the index"});
   index(R"({"model.norm.weight":"x-2.safetensors"})");
-  rejects(directory.path(), {"index.json", "\"model.norm.weight\"", "x-2.safetensors"});
+  rejects_path(directory.path(), {"index.json", "\"model.norm.weight\"", "x-2.safetensors"});
   index(R"({"model.norm.weight":"x-3.safetensors"})");
-  rejects(directory.path(), {"x-3.safetensors", "No such file"});
+  rejects_path(directory.path(), {"x-3.safetensors", "No such file"});
   index(R"({"model.norm.weight":"../x-1.safetensors"})");
-  rejects(directory.path(), {"index.json", "plain file name"});
+  rejects_path(directory.path(), {"index.json", "plain file name"});
 }
 
 TEST_CASE("paths that hold no checkpoint are explained") {
   const TemporaryFolder directory;
-  rejects(directory.path() / "absent", {"absent", "No such file"});
-  rejects(directory.path(), {"config.json", "No such file"});
+  rejects_path(directory.path() / "absent", {"absent", "No such file"});
+  rejects_path(directory.path(), {"config.json", "No such file"});
   directory.write("config.json", "");
-  rejects(directory.path(), {"config.json", "empty"});
+  rejects_path(directory.path(), {"config.json", "empty"});
   directory.write("config.json", llama_json().dump());
-  rejects(directory.path(), {"neither model.safetensors nor model.safetensors.index.json"});
+  rejects_path(directory.path(), {"neither model.safetensors nor model.safetensors.index.json"});
   directory.write("model.safetensors", "");
-  rejects(directory.path(), {"model.safetensors", "empty"});
+  rejects_path(directory.path(), {"model.safetensors", "empty"});
   directory.write("model.safetensors", tensor_a.substr(0, tensor_a.size() - 1));
-  rejects(directory.path(), {"model.safetensors", "data_offsets"});
-  rejects(directory.write("model.gguf", "GGUF"), {"model.gguf", ".bin"});
+  rejects_path(directory.path(), {"model.safetensors", "data_offsets"});
+  rejects_path(directory.write("model.gguf", "GGUF"), {"model.gguf", ".bin"});
 }
 
 TEST_CASE("a weight that the configuration does not describe is refused, not ignored") {
@@ -182,14 +182,14 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
   std::ifstream stream(stories260k(), std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(stream), {}};
   const TemporaryFolder directory;
-  rejects(directory.write("half.bin", good.substr(0, good.size() / 2)),
+  rejects_path(directory.write("half.bin", good.substr(0, good.size() / 2)),
           {"half.bin", std::to_string(good.size() / 2), "needs " + std::to_string(good.size()), "truncated"});
-  rejects(directory.write("stub.bin", good.substr(0, 20)), {"stub.bin", "20 bytes"});
+  rejects_path(directory.write("stub.bin", good.substr(0, 20)), {"stub.bin", "20 bytes"});
   std::string corrupted = good;
   corrupted[8] = 6;  // one layer more
-  rejects(directory.write("layers.bin", corrupted), {"layers.bin", "6 layers", "truncated"});
+  rejects_path(directory.write("layers.bin", corrupted), {"layers.bin", "6 layers", "truncated"});
   corrupted[11] = '\x7f';
-  rejects(directory.write("many.bin", corrupted), {"many.bin", "n_layers", "1 to 1000"});
+  rejects_path(directory.write("many.bin", corrupted), {"many.bin", "n_layers", "1 to 1000"});
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::string small_file(std::size_t floats) {
 
 constexpr std::size_t shared_floats = 40 + 2 * (8 + 64 + 32 + 32 + 64 + 8 + 96 + 96 + 96) + 8 + 2 * 6;
 
-void rejects(const std::string& file, std::initializer_list<std::string_view> parts) {
+void rejects_llama2c(const std::string& file, std::initializer_list<std::string_view> parts) {
   check_rejected<checkpoint_error>([&] { read_llama2c(bytes_of(file), "model.bin"); }, parts);
   check_rejected<checkpoint_error>([&] { read_llama2c(bytes_of(file), "model.bin"); }, {"model.bin: "});
 }
@@ -82,10 +82,10 @@ TEST_CASE("a positive vocabulary means tied embeddings and no classifier in the 
 
 TEST_CASE("a llama2.c file of another size than its header needs is refused") {
   const std::string file = small_file(shared_floats + 40);
-  rejects(file.substr(0, 27), {"27 bytes", "header has 28"});
-  rejects(file.substr(0, 28), {"28 bytes", std::to_string(file.size()), "truncated"});
-  rejects(file.substr(0, file.size() - 1), {std::to_string(file.size() - 1), "truncated"});
-  rejects(file + "x", {std::to_string(file.size() + 1), "needs " + std::to_string(file.size())});
+  rejects_llama2c(file.substr(0, 27), {"27 bytes", "header has 28"});
+  rejects_llama2c(file.substr(0, 28), {"28 bytes", std::to_string(file.size()), "truncated"});
+  rejects_llama2c(file.substr(0, file.size() - 1), {std::to_string(file.size() - 1), "truncated"});
+  rejects_llama2c(file + "x", {std::to_string(file.size() + 1), "needs " + std::to_string(file.size())});
 }
 
 TEST_CASE("numbers of a llama2.c header out of range are named") {
@@ -106,11 +106,11 @@ TEST_CASE("numbers of a llama2.c header out of range are named") {
     CAPTURE(change.value);
     Header header = small;
     header[change.at] = change.value;
-    rejects(raw(header) + std::string(64, '\0'), {change.name, "expected"});
+    rejects_llama2c(raw(header) + std::string(64, '\0'), {change.name, "expected"});
   }
   Header largest = {1 << 17, 1 << 20, 1000, 32, 32, -(1 << 24), 1 << 30};
-  rejects(raw(largest), {"truncated"});
-  rejects(raw(Header{0x616b3432, 1, 64, 0, 0, 0, 0}), {"version 1", "version 0"});
+  rejects_llama2c(raw(largest), {"truncated"});
+  rejects_llama2c(raw(Header{0x616b3432, 1, 64, 0, 0, 0, 0}), {"version 1", "version 0"});
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ Json without(std::initializer_list<const char*> missing, const Json& changes = J
   return config;
 }
 
-void rejects(const Json& config, std::initializer_list<std::string_view> parts) {
+void rejects_config(const Json& config, std::initializer_list<std::string_view> parts) {
   CAPTURE(config.dump());
   check_rejected<checkpoint_error>([&] { read(config); }, parts);
   check_rejected<checkpoint_error>([&] { read(config); }, {"config.json"});
@@ -60,8 +60,8 @@ TEST_CASE("fields that may be missing or null take transformers' defaults") {
   CHECK(read(without({"num_key_value_heads"})).kv_heads == 4);
   CHECK(read(llama_json({{"num_key_value_heads", nullptr}})).kv_heads == 4);
   CHECK(read(llama_json(mistral + Json{{"num_key_value_heads", nullptr}})).kv_heads == 4);
-  rejects(without({"num_key_value_heads"}, mistral), {"\"num_key_value_heads\" is missing"});
-  rejects(without({"num_key_value_heads"}, qwen), {"\"num_key_value_heads\" is missing"});
+  rejects_config(without({"num_key_value_heads"}, mistral), {"\"num_key_value_heads\" is missing"});
+  rejects_config(without({"num_key_value_heads"}, qwen), {"\"num_key_value_heads\" is missing"});
   CHECK(read(without({"rms_norm_eps", "hidden_act", "tie_word_embeddings"})).norm_epsilon == 1e-6);
   CHECK(read(llama_json({{"head_dim", 16}})).head_dim == 16);
   CHECK(read(llama_json({{"head_dim", nullptr}})).head_dim == 8);
@@ -79,10 +79,10 @@ TEST_CASE("special tokens: one, several, none, defaults") {
   const ModelConfig qwen_missing = read(without({"bos_token_id", "eos_token_id"}, qwen));
   CHECK_FALSE(qwen_missing.bos_id.has_value());
   CHECK(qwen_missing.eos_ids.empty());
-  rejects(llama_json({{"bos_token_id", 96}}), {"\"bos_token_id\" is 96", "0 to 95"});
-  rejects(llama_json({{"eos_token_id", {2, -1}}}), {"\"eos_token_id\" is -1"});
-  rejects(llama_json({{"eos_token_id", "2"}}), {"\"eos_token_id\" is \"2\""});
-  rejects(llama_json({{"eos_token_id", std::vector<int>(1001, 2)}}), {"\"eos_token_id\" has 1001"});
+  rejects_config(llama_json({{"bos_token_id", 96}}), {"\"bos_token_id\" is 96", "0 to 95"});
+  rejects_config(llama_json({{"eos_token_id", {2, -1}}}), {"\"eos_token_id\" is -1"});
+  rejects_config(llama_json({{"eos_token_id", "2"}}), {"\"eos_token_id\" is \"2\""});
+  rejects_config(llama_json({{"eos_token_id", std::vector<int>(1001, 2)}}), {"\"eos_token_id\" has 1001"});
 }
 
 TEST_CASE("rotary positions: transformers 4 and 5 say the same") {
@@ -120,22 +120,22 @@ TEST_CASE("rotary positions: transformers 4 and 5 say the same") {
 TEST_CASE("rotary positions that are not supported or make no sense are refused") {
   for (const char* type : {"yarn", "longrope", "mrope"})
     for (const char* place : {"rope_scaling", "rope_parameters"})
-      rejects(llama_json({{place, {{"rope_type", type}, {"factor", 2.0}}}}),
+      rejects_config(llama_json({{place, {{"rope_type", type}, {"factor", 2.0}}}}),
               {place, "\"rope_type\" is", type, "\"default\", \"linear\", \"dynamic\", \"llama3\""});
-  rejects(
+  rejects_config(
       llama_json({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 64}}}}),
       {"rope_scaling", "\"dynamic\" with \"original_max_position_embeddings\""});
-  rejects(llama_json({{"rope_scaling", {{"type", "dynamic"}}}}), {"\"factor\" is missing"});
-  rejects(llama_json({{"rope_scaling", {{"type", "linear"}}}}), {"rope_scaling", "\"factor\" is missing"});
-  rejects(llama_json({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}), {"\"factor\" is 0.5", "1 to"});
-  rejects(llama_json({{"rope_scaling", "linear"}}), {"rope_scaling", "expected a JSON object"});
-  rejects(llama_json({{"rope_scaling",
+  rejects_config(llama_json({{"rope_scaling", {{"type", "dynamic"}}}}), {"\"factor\" is missing"});
+  rejects_config(llama_json({{"rope_scaling", {{"type", "linear"}}}}), {"rope_scaling", "\"factor\" is missing"});
+  rejects_config(llama_json({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}), {"\"factor\" is 0.5", "1 to"});
+  rejects_config(llama_json({{"rope_scaling", "linear"}}), {"rope_scaling", "expected a JSON object"});
+  rejects_config(llama_json({{"rope_scaling",
                        {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}}}),
           {"\"high_freq_factor\" is 4", "more than"});
-  rejects(llama_json({{"rope_theta", 0}}), {"\"rope_theta\" is 0"});
-  rejects(llama_json({{"rope_theta", "big"}}), {"\"rope_theta\" is \"big\""});
-  rejects(llama_json({{"partial_rotary_factor", 0.5}}), {"\"partial_rotary_factor\" is 0.5", "supported: 1"});
-  rejects(llama_json({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
+  rejects_config(llama_json({{"rope_theta", 0}}), {"\"rope_theta\" is 0"});
+  rejects_config(llama_json({{"rope_theta", "big"}}), {"\"rope_theta\" is \"big\""});
+  rejects_config(llama_json({{"partial_rotary_factor", 0.5}}), {"\"partial_rotary_factor\" is 0.5", "supported: 1"});
+  rejects_config(llama_json({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
           {"\"full_attention\"", "all layers"});
 }
 
@@ -156,10 +156,10 @@ TEST_CASE("sliding windows: Mistral's always, Qwen2's only when it is switched o
   CHECK_FALSE(read(llama_json(windowed + Json{{"max_window_layers", 0}, {"layer_types", full}})).sliding_window);
   CHECK(read(llama_json(windowed + Json{{"layer_types", mixed}})).sliding_window == 32);
   CHECK_FALSE(read(llama_json({{"sliding_window", 32}})).sliding_window.has_value());
-  rejects(llama_json(mistral + Json{{"sliding_window", 0}}), {"\"sliding_window\" is 0"});
-  rejects(llama_json(qwen + Json{{"use_sliding_window", "no"}}), {"\"use_sliding_window\" is \"no\""});
-  rejects(llama_json(windowed + Json{{"max_window_layers", nullptr}}), {"\"max_window_layers\" is null"});
-  rejects(llama_json(windowed + Json{{"layer_types", "full_attention"}}), {"\"layer_types\" is \"full_attention\""});
+  rejects_config(llama_json(mistral + Json{{"sliding_window", 0}}), {"\"sliding_window\" is 0"});
+  rejects_config(llama_json(qwen + Json{{"use_sliding_window", "no"}}), {"\"use_sliding_window\" is \"no\""});
+  rejects_config(llama_json(windowed + Json{{"max_window_layers", nullptr}}), {"\"max_window_layers\" is null"});
+  rejects_config(llama_json(windowed + Json{{"layer_types", "full_attention"}}), {"\"layer_types\" is \"full_attention\""});
 }
 
 TEST_CASE("a sequence may be as long as the window and the context, no longer") {
@@ -176,8 +176,8 @@ TEST_CASE("a sequence may be as long as the window and the context, no longer") 
 TEST_CASE("Qwen2 has biases on queries, keys and values; the others may not ask for any") {
   CHECK(read(llama_json(qwen)).qkv_bias);
   CHECK_FALSE(read(llama_json(mistral)).qkv_bias);
-  rejects(llama_json({{"attention_bias", true}}), {"\"attention_bias\" is true", "supported: false"});
-  rejects(llama_json({{"mlp_bias", true}}), {"\"mlp_bias\" is true"});
+  rejects_config(llama_json({{"attention_bias", true}}), {"\"attention_bias\" is true", "supported: false"});
+  rejects_config(llama_json({{"mlp_bias", true}}), {"\"mlp_bias\" is true"});
 }
 
 TEST_CASE("without architectures the family is that of model_type") {
@@ -188,21 +188,21 @@ TEST_CASE("without architectures the family is that of model_type") {
   CHECK(read(typed("qwen2")).architecture == "Qwen2ForCausalLM");
   CHECK(read(typed("qwen2")).qkv_bias);
   CHECK(read(llama_json({{"architectures", nullptr}})).architecture == "LlamaForCausalLM");
-  rejects(typed("gemma"), {"\"model_type\" is \"gemma\"", "llama, mistral, qwen2"});
-  rejects(typed(5), {"\"model_type\" is 5"});
-  rejects(without({"architectures", "model_type"}), {"\"architectures\" is missing", "\"model_type\""});
+  rejects_config(typed("gemma"), {"\"model_type\" is \"gemma\"", "llama, mistral, qwen2"});
+  rejects_config(typed(5), {"\"model_type\" is 5"});
+  rejects_config(without({"architectures", "model_type"}), {"\"architectures\" is missing", "\"model_type\""});
 }
 
 TEST_CASE("models of other kinds are refused by name") {
-  rejects(llama_json({{"architectures", {"GemmaForCausalLM"}}}), {"\"architectures\"", "Gemma", "Qwen2ForCausalLM"});
-  rejects(llama_json({{"architectures", Json::array()}}), {"\"architectures\" is []"});
-  rejects(llama_json({{"architectures", "LlamaForCausalLM"}}), {"\"architectures\"", "a list of one"});
+  rejects_config(llama_json({{"architectures", {"GemmaForCausalLM"}}}), {"\"architectures\"", "Gemma", "Qwen2ForCausalLM"});
+  rejects_config(llama_json({{"architectures", Json::array()}}), {"\"architectures\" is []"});
+  rejects_config(llama_json({{"architectures", "LlamaForCausalLM"}}), {"\"architectures\"", "a list of one"});
   CHECK_NOTHROW(read(llama_json({{"hidden_act", "swish"}})));  // the same function
-  rejects(llama_json({{"hidden_act", "gelu"}}), {"\"hidden_act\" is \"gelu\"", "\"silu\""});
-  rejects(llama_json({{"hidden_act", nullptr}}), {"\"hidden_act\" is null", "\"silu\""});
-  rejects(llama_json({{"rope_scaling", {{"factor", 4.0}}}}), {"rope_scaling", "\"factor\"", "no \"rope_type\""});
-  rejects(llama_json({{"quantization_config", {{"quant_method", "gptq"}}}}), {"quantization_config", "gptq"});
-  rejects(Json::array(), {"expected a JSON object"});
+  rejects_config(llama_json({{"hidden_act", "gelu"}}), {"\"hidden_act\" is \"gelu\"", "\"silu\""});
+  rejects_config(llama_json({{"hidden_act", nullptr}}), {"\"hidden_act\" is null", "\"silu\""});
+  rejects_config(llama_json({{"rope_scaling", {{"factor", 4.0}}}}), {"rope_scaling", "\"factor\"", "no \"rope_type\""});
+  rejects_config(llama_json({{"quantization_config", {{"quant_method", "gptq"}}}}), {"quantization_config", "gptq"});
+  rejects_config(Json::array(), {"expected a JSON object"});
 }
 
 TEST_CASE("every size is checked at both ends") {
@@ -219,17 +219,17 @@ TEST_CASE("every size is checked at both ends") {
     const std::string quoted = '"' + std::string(name) + '"';
     for (const Json& value : {Json(0), Json(-1), Json(most + 1), Json(32.0), Json("32"), Json(true),
                               Json(std::numeric_limits<std::uint64_t>::max()), Json(std::numeric_limits<Index>::min())})
-      rejects(llama_json({{name, value}}), {quoted, value.dump(), std::to_string(most)});
+      rejects_config(llama_json({{name, value}}), {quoted, value.dump(), std::to_string(most)});
   }
   for (const char* name : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                            "max_position_embeddings"})
-    rejects(without({name}), {'"' + std::string(name) + "\" is missing"});
-  rejects(llama_json({{"num_key_value_heads", 3}}), {"\"num_attention_heads\" is 4", "(3)"});
-  rejects(llama_json({{"hidden_size", 30}}), {"\"hidden_size\" is 30", "multiple"});
-  rejects(llama_json({{"hidden_size", 12}}), {"width of a head is 3", "even"});
-  rejects(llama_json({{"hidden_size", 131072}, {"num_attention_heads", 2}}), {"width of a head is 65536", "4096"});
-  rejects(llama_json({{"rms_norm_eps", 0}}), {"\"rms_norm_eps\" is 0"});
-  rejects(llama_json({{"rms_norm_eps", -1e-5}}), {"\"rms_norm_eps\""});
+    rejects_config(without({name}), {'"' + std::string(name) + "\" is missing"});
+  rejects_config(llama_json({{"num_key_value_heads", 3}}), {"\"num_attention_heads\" is 4", "(3)"});
+  rejects_config(llama_json({{"hidden_size", 30}}), {"\"hidden_size\" is 30", "multiple"});
+  rejects_config(llama_json({{"hidden_size", 12}}), {"width of a head is 3", "even"});
+  rejects_config(llama_json({{"hidden_size", 131072}, {"num_attention_heads", 2}}), {"width of a head is 65536", "4096"});
+  rejects_config(llama_json({{"rms_norm_eps", 0}}), {"\"rms_norm_eps\" is 0"});
+  rejects_config(llama_json({{"rms_norm_eps", -1e-5}}), {"\"rms_norm_eps\""});
 }
 
 }  // namespace

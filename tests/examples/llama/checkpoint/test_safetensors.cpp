@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-void rejects(const std::string& file, std::initializer_list<std::string_view> parts) {
+void rejects_safetensors(const std::string& file, std::initializer_list<std::string_view> parts) {
   check_rejected<checkpoint_error>([&] { read_safetensors(bytes_of(file), "weights"); }, parts);
   check_rejected<checkpoint_error>([&] { read_safetensors(bytes_of(file), "weights"); }, {"weights"});
 }
@@ -41,26 +41,26 @@ TEST_CASE("element types that are not known are left for the one who asks for th
 }
 
 TEST_CASE("a header length that cannot be is refused before anything is read") {
-  rejects("short", {"5 bytes", "at least 8"});
-  rejects(raw<std::uint64_t>({100'000'001}) + "{}", {"100000001", "allowed are 100000000"});
-  rejects(raw<std::uint64_t>({100'000'000}) + "{}", {"100000000", "only 2 follow"});
-  rejects(raw<std::uint64_t>({~std::uint64_t{0}}) + "{}", {"18446744073709551615", "allowed are"});
+  rejects_safetensors("short", {"5 bytes", "at least 8"});
+  rejects_safetensors(raw<std::uint64_t>({100'000'001}) + "{}", {"100000001", "allowed are 100000000"});
+  rejects_safetensors(raw<std::uint64_t>({100'000'000}) + "{}", {"100000000", "only 2 follow"});
+  rejects_safetensors(raw<std::uint64_t>({~std::uint64_t{0}}) + "{}", {"18446744073709551615", "allowed are"});
 }
 
 TEST_CASE("a header that is not one JSON object is refused") {
   for (const char* header : {"", "[]", "3", " {}", "\xEF\xBB\xBF{}"})
-    rejects(safetensors(header, ""), {"not a JSON object"});
+    rejects_safetensors(safetensors(header, ""), {"not a JSON object"});
   for (const char* header : {"{", "{}{}", "{\"a\":}", "{\"\xFF\":1}"})
-    rejects(safetensors(header, ""), {"not valid JSON"});
-  rejects(safetensors("{\"a\":1e999}", ""), {"not valid JSON"});
-  rejects(safetensors(std::string(100'000, ' ').replace(0, 5, "{\"a\":").replace(5, 90'000, 90'000, '['), ""),
+    rejects_safetensors(safetensors(header, ""), {"not valid JSON"});
+  rejects_safetensors(safetensors("{\"a\":1e999}", ""), {"not valid JSON"});
+  rejects_safetensors(safetensors(std::string(100'000, ' ').replace(0, 5, "{\"a\":").replace(5, 90'000, 90'000, '['), ""),
           {"nested deeper than 16"});
 }
 
 TEST_CASE("JSON that would take much memory is refused") {
   std::string values = "{\"a\":[0";
   for (int i = 0; i < 1'000'000; ++i) values += ",0";
-  rejects(safetensors(values + "]}", ""), {"more than 1000000 values"});
+  rejects_safetensors(safetensors(values + "]}", ""), {"more than 1000000 values"});
   const std::string spaces(100'000'001, ' ');
   check_rejected<checkpoint_error>([&] { read_safetensors_index(bytes_of(spaces), "index"); },
                                    {"index", "100000001 bytes", "allowed are 100000000"});
@@ -68,9 +68,9 @@ TEST_CASE("JSON that would take much memory is refused") {
 
 TEST_CASE("a name given twice is refused, at any depth") {
   const std::string entry = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
-  rejects(safetensors("{\"a\":" + entry + ",\"a\":" + entry + "}", "1234"), {"\"a\" appears twice"});
-  rejects(safetensors("{\"a\":" + entry + ",\"\\u0061\":" + entry + "}", "1234"), {"\"a\" appears twice"});
-  rejects(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,4]}})", "1234"),
+  rejects_safetensors(safetensors("{\"a\":" + entry + ",\"a\":" + entry + "}", "1234"), {"\"a\" appears twice"});
+  rejects_safetensors(safetensors("{\"a\":" + entry + ",\"\\u0061\":" + entry + "}", "1234"), {"\"a\" appears twice"});
+  rejects_safetensors(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,4]}})", "1234"),
           {"\"dtype\" appears twice"});
   const std::string same_inside = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
@@ -79,7 +79,7 @@ TEST_CASE("a name given twice is refused, at any depth") {
 
 TEST_CASE("entries with missing or wrong fields are refused") {
   const auto entry_rejects = [](const std::string& entry, std::initializer_list<std::string_view> parts) {
-    rejects(safetensors("{\"t\":" + entry + "}", "1234"), parts);
+    rejects_safetensors(safetensors("{\"t\":" + entry + "}", "1234"), parts);
   };
   entry_rejects("7", {"tensor \"t\"", "expected an object"});
   entry_rejects(R"({"shape":[1],"data_offsets":[0,4]})", {"tensor \"t\"", "\"dtype\" is missing"});
@@ -95,7 +95,7 @@ TEST_CASE("entries with missing or wrong fields are refused") {
   for (const char* offsets : {"4", "[4]", "[0,4,8]", "[-4,0]", "[0,4.0]", "[0,null]"})
     entry_rejects(std::string(R"({"dtype":"F32","shape":[1],"data_offsets":)") + offsets + "}",
                   {"\"data_offsets\" is ", "expected two offsets"});
-  rejects(safetensors(R"({"__metadata__":{"a":1}})", ""), {"__metadata__", "object of strings"});
+  rejects_safetensors(safetensors(R"({"__metadata__":{"a":1}})", ""), {"__metadata__", "object of strings"});
 }
 
 TEST_CASE("offsets must lie in the file and agree with the shape") {
@@ -104,17 +104,17 @@ TEST_CASE("offsets must lie in the file and agree with the shape") {
         std::string(R"({"t":{"dtype":")") + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}",
         "12345678");
   };
-  rejects(one("[2]", "[4,12]"), {"[4, 12]", "0 to 8"});
-  rejects(one("[2]", "[8,0]"), {"[8, 0]", "ascending"});
-  rejects(one("[2]", "[0,18446744073709551615]"), {"18446744073709551615"});
-  rejects(one("[2]", "[18446744073709551608,0]"), {"18446744073709551608"});
-  rejects(one("[3]", "[0,8]"), {"needs 96 bits", "8 bytes"});
-  rejects(one("[2]", "[0,8]", "F16"), {"needs 32 bits"});
-  rejects(one("[1]", "[0,8]", "F4"), {"needs 4 bits"});
-  rejects(one("[17]", "[0,8]", "F4"), {"needs 68 bits"});
-  rejects(one("[4294967296,4294967296,2]", "[0,8]"), {"overflows"});
-  rejects(one("[9223372036854775807,2]", "[0,8]"), {"overflows"});
-  rejects(one("[4611686018427387904,4,2]", "[0,8]"), {"overflows"});
+  rejects_safetensors(one("[2]", "[4,12]"), {"[4, 12]", "0 to 8"});
+  rejects_safetensors(one("[2]", "[8,0]"), {"[8, 0]", "ascending"});
+  rejects_safetensors(one("[2]", "[0,18446744073709551615]"), {"18446744073709551615"});
+  rejects_safetensors(one("[2]", "[18446744073709551608,0]"), {"18446744073709551608"});
+  rejects_safetensors(one("[3]", "[0,8]"), {"needs 96 bits", "8 bytes"});
+  rejects_safetensors(one("[2]", "[0,8]", "F16"), {"needs 32 bits"});
+  rejects_safetensors(one("[1]", "[0,8]", "F4"), {"needs 4 bits"});
+  rejects_safetensors(one("[17]", "[0,8]", "F4"), {"needs 68 bits"});
+  rejects_safetensors(one("[4294967296,4294967296,2]", "[0,8]"), {"overflows"});
+  rejects_safetensors(one("[9223372036854775807,2]", "[0,8]"), {"overflows"});
+  rejects_safetensors(one("[4611686018427387904,4,2]", "[0,8]"), {"overflows"});
   CHECK_NOTHROW(read_safetensors(bytes_of(one("[2]", "[0,8]")), "weights"));
 }
 
@@ -125,11 +125,11 @@ TEST_CASE("tensors may neither overlap nor leave bytes unused") {
                        payload);
   };
   CHECK_NOTHROW(read_safetensors(bytes_of(two("[4,8]", "[0,4]", "12345678")), "weights"));
-  rejects(two("[0,4]", "[3,7]", "1234567"), {"tensor \"b\" overlaps", "offset 3"});
-  rejects(two("[0,4]", "[0,4]", "1234"), {"tensor \"b\" overlaps"});
-  rejects(two("[0,4]", "[5,9]", "123456789"), {"hole before tensor \"b\"", "offset 5"});
-  rejects(two("[1,5]", "[5,9]", "123456789"), {"hole before tensor \"a\"", "offset 1"});
-  rejects(two("[0,4]", "[4,8]", "123456789"), {"end at offset 8", "9 bytes"});
+  rejects_safetensors(two("[0,4]", "[3,7]", "1234567"), {"tensor \"b\" overlaps", "offset 3"});
+  rejects_safetensors(two("[0,4]", "[0,4]", "1234"), {"tensor \"b\" overlaps"});
+  rejects_safetensors(two("[0,4]", "[5,9]", "123456789"), {"hole before tensor \"b\"", "offset 5"});
+  rejects_safetensors(two("[1,5]", "[5,9]", "123456789"), {"hole before tensor \"a\"", "offset 1"});
+  rejects_safetensors(two("[0,4]", "[4,8]", "123456789"), {"end at offset 8", "9 bytes"});
 }
 
 TEST_CASE("an error message never repeats a huge or unprintable text") {

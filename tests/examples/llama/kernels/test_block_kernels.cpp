@@ -14,12 +14,12 @@ constexpr Index keys = 48;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// A block of scores in the middle of a row's keys: every number of visible keys, some rows with sums from before.
-struct Sample {
+struct BlockSample {
   Matrix<float> scores = random_matrix<float>(rows, keys, 1, 40);
   std::array<Index, rows> visible{0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 47, 48};
   std::array<float, rows> maximum, total, correction;
 
-  Sample() {
+  BlockSample() {
     for (std::size_t row = 0; row < maximum.size(); ++row) {
       const bool first = row % 3 == 0;
       maximum[row] = first ? -infinity : static_cast<float>(row) - 8;
@@ -43,10 +43,10 @@ struct Sample {
 };
 
 TEST_CASE("weights of a block, the obvious way, by each instruction set") {
-  const Sample before;
+  const BlockSample before;
   for (const BlockKernels* const kernels : usable_block_kernels()) {
     CAPTURE(kernels->isa);
-    Sample exact, rounded;
+    BlockSample exact, rounded;
     Matrix<Eigen::bfloat16> weights(rows, keys, Eigen::bfloat16(NAN));
     kernels->weigh(exact.block());
     kernels->weigh_rounded(rounded.block(), reinterpret_cast<std::uint16_t*>(weights.values.data()));
@@ -67,7 +67,7 @@ TEST_CASE("weights of a block, the obvious way, by each instruction set") {
           CHECK(widen(weights(row, k)) == 0);
         }
       }
-      for (const Sample* const after : {&exact, &rounded}) {
+      for (const BlockSample* const after : {&exact, &rounded}) {
         CHECK(after->total[at] == doctest::Approx(total).epsilon(1e-5));
         if (visible == 0) {
           CHECK(after->maximum[at] == before.maximum[at]);
@@ -84,7 +84,7 @@ TEST_CASE("weights of a block, the obvious way, by each instruction set") {
 TEST_CASE("a score that is not a number shows, by each instruction set") {
   for (const BlockKernels* const kernels : usable_block_kernels()) {
     CAPTURE(kernels->isa);
-    Sample sample;
+    BlockSample sample;
     sample.scores(15, 20) = NAN;
     kernels->weigh(sample.block());
     CHECK(std::isnan(sample.total[15]));
@@ -97,7 +97,7 @@ TEST_CASE("sums of a block are corrected and added, by each instruction set") {
   const auto added = random_matrix<float>(rows, width, 2, 1), start = random_matrix<float>(rows, width, 3, 1);
   for (const BlockKernels* const kernels : usable_block_kernels()) {
     CAPTURE(kernels->isa);
-    Sample sample;
+    BlockSample sample;
     kernels->weigh(sample.block());
     auto sums = start;
     kernels->accumulate(sample.block(), width, added.values.data(), sums.values.data());

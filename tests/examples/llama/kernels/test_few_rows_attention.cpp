@@ -14,14 +14,14 @@ namespace {
 
 /// A few rows over some of the tokens of a random cache, NaN elsewhere.
 template <class T>
-struct Sample {
+struct FewRowsSample {
   AttentionShape shape;
   std::vector<Position> keys;
   std::vector<Position> key_limits;
   Matrix<T> queries, cached_keys, cached_values;  // cache: [kv_heads * tokens x head_dim]
   Index tokens;
 
-  Sample(Index heads, Index kv_heads, Index head_dim, Index tokens_, std::vector<Position> limits, unsigned percent)
+  FewRowsSample(Index heads, Index kv_heads, Index head_dim, Index tokens_, std::vector<Position> limits, unsigned percent)
       : shape{heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim))},
         key_limits(std::move(limits)),
         queries(random_matrix<T>(std::ssize(key_limits), heads * head_dim, 1, 3)),
@@ -104,7 +104,7 @@ TEST_CASE_TEMPLATE("a few rows attend as the reference does", T, float, Eigen::b
           CAPTURE(group);
           CAPTURE(rows);
           CAPTURE(step);
-          const Sample<T> sample(2 * group, 2, head_dim, 700, limits(rows, step), 60);
+          const FewRowsSample<T> sample(2 * group, 2, head_dim, 700, limits(rows, step), 60);
           const auto out = sample.run(2);
           check_close(out, sample.expected(), tolerance<T>);
           CHECK(sample.run(1).same_bits(out));
@@ -118,13 +118,13 @@ TEST_CASE_TEMPLATE("a few rows attend as the reference does", T, float, Eigen::b
 TEST_CASE_TEMPLATE("a few keys, and numbers around blocks and chunks", T, float, Eigen::bfloat16) {
   for (const Index tokens : {1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 512, 513}) {
     CAPTURE(tokens);
-    const Sample<T> sample(3, 1, 64, tokens, {0}, 100);
+    const FewRowsSample<T> sample(3, 1, 64, tokens, {0}, 100);
     check_close(sample.run(2), sample.expected(), tolerance<T>);
   }
 }
 
 TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows there are", T, float, Eigen::bfloat16) {
-  Sample<T> sample(6, 2, 64, 900, limits(23, 20), 80);
+  FewRowsSample<T> sample(6, 2, 64, 900, limits(23, 20), 80);
   const auto together = sample.run(2);
   const auto same = [&](const Matrix<T>& alone, Index row) {
     return std::memcmp(alone.values.data(), together.view().row(row), alone.values.size() * sizeof(T)) == 0;
@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows 
     CHECK(same(sample.run(1, row, 1), row));
     CHECK(same(sample.run(3, row, std::min<Index>(7, 23 - row)), row));
     // Later tokens would show in the result if their weight were not exactly zero.
-    Sample<T> changed = sample;
+    FewRowsSample<T> changed = sample;
     const auto visible = static_cast<std::size_t>(sample.key_limits[static_cast<std::size_t>(row)]);
     for (const Position token : std::span(sample.keys).subspan(visible)) {
       for (const Index head : {0, 1}) changed.fill(head * sample.tokens + token, 1e30f);
@@ -146,7 +146,7 @@ TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows 
 }
 
 TEST_CASE_TEMPLATE("a few rows agree with the kernel for many", T, float, Eigen::bfloat16) {
-  const Sample<T> sample(6, 2, 64, 900, limits(20, 1), 80);
+  const FewRowsSample<T> sample(6, 2, 64, 900, limits(20, 1), 80);
   lazyllm::cpu::Context context(2);
   Matrix<T> many(20, sample.queries.width);
   attend_in_blocks<T>(

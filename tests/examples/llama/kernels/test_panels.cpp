@@ -13,7 +13,7 @@ namespace {
 
 /// Random weights in panels, on a multiple of 64 bytes, and rows of x.
 template <class T>
-struct Sample {
+struct PanelSample {
   using X = std::conditional_t<std::is_same_v<T, std::int8_t>, std::uint8_t, T>;
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
 
@@ -23,7 +23,7 @@ struct Sample {
   std::vector<X> x;  // [few_product_rows x groups * depth], zeros behind `in`
   Index x_width;
 
-  Sample(Index in, Index out) {
+  PanelSample(Index in, Index out) {
     panels.in = in;
     panels.out = out;
     memory.resize(static_cast<std::size_t>(panels.elements()), T(0));
@@ -81,7 +81,7 @@ void check_kernel(PanelKernel kernel) {
   const std::vector<std::pair<Index, Index>> shapes{{576, 192}, {258, 96}, {64, 64}, {2, 1}, {67, 33}, {4, 200}};
   for (const auto& shape : shapes) {
     const Index in = shape.first, out = shape.second;
-    const Sample<T> sample(in, out);
+    const PanelSample<T> sample(in, out);
     CAPTURE(in);
     CAPTURE(out);
     for (Index rows = 1; rows <= few_product_rows; ++rows) {

@@ -8,20 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/cpu.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
-#include "tests/support/source_folder.hpp"
+#include "tests/examples/llama/model/small_models.hpp"
 
 using namespace llama;
+using llama::test::small_model;
+using llama::test::small_models;
 
 namespace {
-
-constexpr const char* models[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers", "llama3_4_layers"};
-
-Checkpoint open(const std::string& name) {
-  return Checkpoint(lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models" / name);
-}
 
 std::vector<TokenId> random_tokens(std::mt19937& random, Index count, Index vocab) {
   std::vector<TokenId> tokens(static_cast<std::size_t>(count));
@@ -37,8 +32,8 @@ using Pruner = lazyllm::TokenPruner<lazyllm::AnyPolicy>;
 
 TEST_CASE("every way to keep everything equals the dense path bit for bit, in prefill, decode and further turns") {
   std::mt19937 random(1);
-  for (const char* name : models) {
-    const Model<float> model(open(name), 2);
+  for (const char* name : small_models) {
+    const Model<float> model(small_model(name), 2);
     const Index layers = model.config().layers;
     const std::vector<lazyllm::AnyPolicy> policies = {
         lazyllm::KeepAll(),
@@ -65,8 +60,8 @@ TEST_CASE("every way to keep everything equals the dense path bit for bit, in pr
 
 TEST_CASE("decode steps revive what followed the last tokens earlier, also in a new text") {
   std::mt19937 random(12);
-  for (const char* name : models) {
-    const Model<float> model(open(name), 2);
+  for (const char* name : small_models) {
+    const Model<float> model(small_model(name), 2);
     const Index layers = model.config().layers;
     LazyDecoder<float> decoder(
         model, 64, 2,
@@ -96,12 +91,12 @@ TEST_CASE("decode steps revive what followed the last tokens earlier, also in a 
 
 TEST_CASE("the number of threads does not change kept sets, and logits only within rounding") {
   std::mt19937 random(2);
-  for (const char* name : models) {
+  for (const char* name : small_models) {
     const std::vector<TokenId> prompt = random_tokens(random, 60, 97);
     std::vector<std::vector<float>> logits;
     std::vector<std::vector<lazyllm::Depth>> depths;
     for (const int threads : {1, 2, 3}) {
-      const Model<float> model(open(name), threads);
+      const Model<float> model(small_model(name), threads);
       LazyDecoder<float> decoder(model, 64, threads, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {2, 0.5}})));
       logits.push_back(copy(decoder.step(prompt)));
       depths.emplace_back(decoder.sequence().depths().begin(), decoder.sequence().depths().end());
@@ -118,8 +113,8 @@ TEST_CASE("the number of threads does not change kept sets, and logits only with
 TEST_CASE("sequences of different lengths and schedules in one step give what each gives alone") {
   constexpr Index capacity = 100;
   std::mt19937 random(3);
-  for (const char* name : models) {
-    const Model<float> model(open(name), 2);
+  for (const char* name : small_models) {
+    const Model<float> model(small_model(name), 2);
     const std::vector<Pruner> pruners = {
         Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.4}})), Pruner(lazyllm::KeepAll()),
         Pruner(lazyllm::KeepTopP(lazyllm::Schedule{{2, 0.8}}),
@@ -162,8 +157,8 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
 
 TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for bit, and schedules prune and revive") {
   std::mt19937 random(4);
-  for (const char* name : models) {
-    const Model<Eigen::bfloat16> model(open(name), 2);
+  for (const char* name : small_models) {
+    const Model<Eigen::bfloat16> model(small_model(name), 2);
     const std::vector<TokenId> prompt = random_tokens(random, 50, model.config().vocab);
     DenseDecoder<Eigen::bfloat16> dense(model, 64, 2);
     LazyDecoder<Eigen::bfloat16> lazy(model, 64, 2, Pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 1.0}})));
@@ -183,7 +178,7 @@ TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for 
 
 TEST_CASE("a step that does not fit or names an unknown token changes nothing") {
   std::mt19937 random(5);
-  const Model<float> model(open("mha_4_layers"), 1);
+  const Model<float> model(small_model("mha_4_layers"), 1);
   const Pruner pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.5}}));
   LazyDecoder<float> decoder(model, 40, 1, pruner);
   LazyDecoder<float> untroubled(model, 40, 1, pruner);

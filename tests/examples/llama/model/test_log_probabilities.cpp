@@ -7,23 +7,18 @@
 #include <vector>
 
 #include "examples/llama/base.hpp"
-#include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/operations.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
-#include "tests/support/source_folder.hpp"
+#include "tests/examples/llama/model/small_models.hpp"
 
 using namespace llama;
+using llama::test::small_model;
+using llama::test::small_models;
 using testing::check_rejected;
 
 namespace {
-
-constexpr const char* models[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers", "llama3_4_layers"};
-
-Checkpoint open(const std::string& name) {
-  return Checkpoint(lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models" / name);
-}
 
 std::vector<TokenId> some_tokens(Index count) {
   std::mt19937 random(5);
@@ -35,8 +30,8 @@ std::vector<TokenId> some_tokens(Index count) {
 }  // namespace
 
 TEST_CASE("log probabilities equal those of the decoder's own logits, one token after the other") {
-  for (const char* name : models) {
-    const Model<float> model(open(name), 1);
+  for (const char* name : small_models) {
+    const Model<float> model(small_model(name), 1);
     // A whole number of chunks of logits, one row more, and few.
     for (const Index count : {1, 2, 65, 66}) {
       const std::vector<TokenId> tokens = some_tokens(count);
@@ -61,7 +56,7 @@ TEST_CASE("log probabilities equal those of the decoder's own logits, one token 
 }
 
 TEST_CASE("log probabilities of what the model cannot run") {
-  const Model<float> model(open("mha_4_layers"), 1);
+  const Model<float> model(small_model("mha_4_layers"), 1);
   check_rejected<std::invalid_argument>([&] { token_log_probabilities(model, std::vector<TokenId>{}, 1); },
                                         {"0 tokens"});
   check_rejected<std::invalid_argument>(
@@ -73,8 +68,8 @@ TEST_CASE("log probabilities of what the model cannot run") {
 }
 
 TEST_CASE("the operations of a dense prefill are those that the decoder counts") {
-  for (const char* name : models) {
-    const Model<float> model(open(name), 1);
+  for (const char* name : small_models) {
+    const Model<float> model(small_model(name), 1);
     for (const Index count : {1, 2, 37, 100}) {
       DenseDecoder<float> decoder(model, count, 1);
       decoder.step(some_tokens(count));

@@ -94,7 +94,7 @@ lazyllm::Selection selection(const lazyllm::TokenPruner<lazyllm::AnyPolicy>& pru
 }
 
 /// The message for `--schedule @FILE…` where the file holds `content`, without the file's path.
-std::string file_error(const std::string& content, const std::string& name = "") {
+std::string error_for_file(const std::string& content, const std::string& name = "") {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("schedules.json", content);
   try {
@@ -203,31 +203,31 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
     REQUIRE(at != std::string::npos);
     return text.replace(at, part.size(), by);
   };
-  CHECK(file_error(two_presets) == "nothing was thrown");
+  CHECK(error_for_file(two_presets) == "nothing was thrown");
   CHECK_THROWS_WITH(make_pruner(parse({"--schedule", "@no/such/file.json"}), 10), doctest::Contains("no/such/file"));
   CHECK_THROWS(make_pruner(parse({"--schedule", "@"}), 10));
-  CHECK(file_error("").find("empty") != std::string::npos);
-  CHECK(file_error("6:0.5").find("not valid JSON") != std::string::npos);
-  CHECK(file_error(std::string(100000, '[')).find("nested deeper") != std::string::npos);
-  CHECK(file_error("[]") == ": the file holds [], not an object: no schedule file");
-  CHECK(file_error("1") == ": the file holds 1, not an object: no schedule file");
-  CHECK(file_error(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
-  CHECK(file_error("{}") == ": format null is not 1: no schedule file");
-  CHECK(file_error(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
-  CHECK(file_error(replaced("\"layers\": 10", "\"layers\": 12")) ==
+  CHECK(error_for_file("").find("empty") != std::string::npos);
+  CHECK(error_for_file("6:0.5").find("not valid JSON") != std::string::npos);
+  CHECK(error_for_file(std::string(100000, '[')).find("nested deeper") != std::string::npos);
+  CHECK(error_for_file("[]") == ": the file holds [], not an object: no schedule file");
+  CHECK(error_for_file("1") == ": the file holds 1, not an object: no schedule file");
+  CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
+  CHECK(error_for_file("{}") == ": format null is not 1: no schedule file");
+  CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
+  CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": 12")) ==
         ": made for a model with 12 layers, this one has 10");
-  CHECK(file_error(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") != std::string::npos);
-  CHECK(file_error(R"({"format": 1, "layers": 10, "presets": []})") == ": presets [] is not an object");
-  CHECK(file_error(two_presets, "#1%") == ": no preset \"1%\"; there are \"10%\", \"5%\"");
-  CHECK(file_error(two_presets, "#") == ": no preset \"\"; there are \"10%\", \"5%\"");
-  CHECK(file_error(replaced("\"default\": \"5%\"", "\"default\": \"2%\"")) ==
+  CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") != std::string::npos);
+  CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": []})") == ": presets [] is not an object");
+  CHECK(error_for_file(two_presets, "#1%") == ": no preset \"1%\"; there are \"10%\", \"5%\"");
+  CHECK(error_for_file(two_presets, "#") == ": no preset \"\"; there are \"10%\", \"5%\"");
+  CHECK(error_for_file(replaced("\"default\": \"5%\"", "\"default\": \"2%\"")) ==
         ": no preset \"2%\"; there are \"10%\", \"5%\"");
-  CHECK(file_error(replaced("\"default\": \"5%\",", "")) ==
+  CHECK(error_for_file(replaced("\"default\": \"5%\",", "")) ==
         ": default null names no preset; write FILE#NAME with one of \"10%\", \"5%\"");
-  CHECK(file_error(R"({"format": 1, "layers": 10, "presets": {}})", "#a").find("there are none") != std::string::npos);
-  CHECK(file_error(replaced("3:0.5", "10:0.5")) ==
+  CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": {}})", "#a").find("there are none") != std::string::npos);
+  CHECK(error_for_file(replaced("3:0.5", "10:0.5")) ==
         ", preset \"5%\": schedule: layer 10 is out of range 1 to 9 of a model with 10 layers");
-  CHECK(file_error(replaced("\"protect_first\": 4", "\"protect_first\": -4")) ==
+  CHECK(error_for_file(replaced("\"protect_first\": 4", "\"protect_first\": -4")) ==
         ", preset \"5%\": preset: protect_first -4 is out of range: a whole number from 0 to 2147483647");
-  CHECK(file_error(replaced("\"2:0.25\"", "7"), "#10%") == ", preset \"10%\": preset: schedule 7 is not a text");
+  CHECK(error_for_file(replaced("\"2:0.25\"", "7"), "#10%") == ", preset \"10%\": preset: schedule 7 is not a text");
 }

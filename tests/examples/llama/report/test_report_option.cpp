@@ -11,11 +11,11 @@
 #include "examples/llama/report/page_data.hpp"
 
 using namespace llama;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 namespace {
 
-Json read_json(const std::string& path) { return Json::parse(test::read(path)); }
+json read_json(const std::string& path) { return json::parse(test::read(path)); }
 
 }  // namespace
 
@@ -30,14 +30,14 @@ TEST_CASE("--report holds the active sets of --trace and the figures of --json")
                                             "--report",   program.path("r"), "--score",      "mean:2"};
       if (compare) arguments.insert(arguments.end(), {"--compare", "--repeats", "1"});
       REQUIRE(program.run_ids(arguments).status == 0);
-      const Json data = test::page_data(test::read(program.path("r")));
-      const Json trace = read_json(program.path("t"));
-      const Json figures = read_json(program.path("j"));
+      const json data = test::page_data(test::read(program.path("r")));
+      const json trace = read_json(program.path("t"));
+      const json figures = read_json(program.path("j"));
       CHECK(data.at("figures") == figures);
       CHECK(data.at("layers") == 4);
       CHECK(data.at("prompt") == 40);
       CHECK(data.at("texts").is_null());
-      const Json& run = compare ? figures.at("lazy") : figures;
+      const json& run = compare ? figures.at("lazy") : figures;
       REQUIRE(data.at("ids").size() == 60);
       CHECK(data.at("ids")[1] == (1 * 37 + 11) % 94 + 3);
       for (std::size_t i = 0; i < 20; ++i) CHECK(data.at("ids")[40 + i] == run.at("tokens")[i]);
@@ -66,7 +66,7 @@ TEST_CASE("--report of the same run differs in its times only") {
     const test::GenerateProgram program;
     REQUIRE(program.run_ids({"--schedule", "1:0.5", "--max-tokens", "8", "--report", program.path("r")}).status == 0);
     CHECK(program.files() == std::set<std::string>{"ids", "r"});
-    Json result = test::page_data(test::read(program.path("r")));
+    json result = test::page_data(test::read(program.path("r")));
     for (const char* time : {"ttft_ms", "decode_ms", "decode_ms_per_token", "step_ms"})
       result.at("figures").erase(time);
     return result;
@@ -97,11 +97,11 @@ TEST_CASE("stories260K: --report has the prompt's and the answer's words") {
               .run({"--model", folder / "stories260K.bin", "--tokenizer", folder / "tok512.bin", "--prompt", prompt,
                     "--max-tokens", "24", "--schedule", "2:0.5", "--report", program.path("r")})
               .status == 0);
-  const Json data = test::page_data(test::read(program.path("r")));
+  const json data = test::page_data(test::read(program.path("r")));
   const std::size_t prompt_tokens = data.at("prompt");
   std::string words[2];
   for (std::size_t t = 0; t < data.at("texts").size(); ++t) {
-    const Json& text = data.at("texts")[t];
+    const json& text = data.at("texts")[t];
     if (!text.is_null()) words[t < prompt_tokens ? 0 : 1] += text.get<std::string>();
   }
   CHECK(words[0] == prompt);

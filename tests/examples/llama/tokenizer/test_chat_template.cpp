@@ -39,7 +39,7 @@ struct ChatFolder : TemporaryFolder {
   json config;
 };
 
-std::string error_of(const ChatFolder& folder) {
+std::string chat_error(const ChatFolder& folder) {
   try {
     open_chat_template(folder.path());
   } catch (const tokenizer_error& error) {
@@ -107,14 +107,14 @@ TEST_CASE("a chat template is found wherever transformers keeps it") {
 
 TEST_CASE("a model without a chat template, or with one of another kind, is refused by name") {
   ChatFolder folder(chat_cases()[0]);
-  CHECK(error_of(folder).empty());
+  CHECK(chat_error(folder).empty());
   for (const char* source :
        {"{% for m in messages %}{{ '<start_of_turn>' + m['content'] }}{% endfor %}",
         "{{ '[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]' + m['content'] + '[/INST]' }}", "[INST]", "x"}) {
     folder.config["chat_template"] = source;
     folder.write_config();
     CHECK(
-        error_of(folder).ends_with("tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, "
+        chat_error(folder).ends_with("tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, "
                                    "Llama 2, Llama 3, Mistral and "
                                    "Zephyr are"));
   }
@@ -155,17 +155,17 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
     CAPTURE(source);
     folder.config["chat_template"] = source;
     folder.write_config();
-    CHECK(error_of(folder).find("tokenizer_config.json: the chat_template ") != std::string::npos);
-    CHECK(error_of(folder).find(refused.second) != std::string::npos);
+    CHECK(chat_error(folder).find("tokenizer_config.json: the chat_template ") != std::string::npos);
+    CHECK(chat_error(folder).find(refused.second) != std::string::npos);
   }
   for (const json& none : {json(), json(""), json::array()}) {
     folder.config["chat_template"] = none;
     folder.write_config();
-    CHECK(error_of(folder).ends_with("tokenizer_config.json: there is no chat_template, so this is no chat model"));
+    CHECK(chat_error(folder).ends_with("tokenizer_config.json: there is no chat_template, so this is no chat model"));
   }
   folder.config["chat_template"] = 5;
   folder.write_config();
-  CHECK(error_of(folder).find("tokenizer_config.json: ") != std::string::npos);
+  CHECK(chat_error(folder).find("tokenizer_config.json: ") != std::string::npos);
 }
 
 TEST_CASE("a chat template that begins with a BOS that is no token is an error") {
