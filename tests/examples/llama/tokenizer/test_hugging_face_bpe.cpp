@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "support.hpp"
+#include "tests/support/runs.hpp"
 
 namespace llama::test {
 namespace {
@@ -86,7 +87,7 @@ TEST_CASE("tokenizer.json: a long word takes about linear time") {
   // Quadratic merging of these 2^20 bytes would take hours.
   const auto tokenizer = open_tokenizer(fixture("llama2_prepend.json"));
   std::string text;
-  while (text.size() < (1U << 20)) text += "the world is on ";
+  while (text.size() < lazyllm::test::runs(1U << 20)) text += "the world is on ";
   CHECK(streamed(*tokenizer, tokenizer->encode(text, true)) == text);
 }
 
@@ -119,7 +120,7 @@ TEST_CASE("tokenizer.json: long runs of white space need no more of the regular 
       CAPTURE(name);
       CAPTURE(space);
       std::string text = "the";
-      while (text.size() < 1'000'000) text += space;
+      while (text.size() < lazyllm::test::runs(1'000'000)) text += space;
       text += "end";
       const auto tokenizer = open_tokenizer(fixture(name + ".json"));
       CHECK(streamed(*tokenizer, tokenizer->encode(text, true)) == text);
