@@ -183,7 +183,7 @@ TEST_CASE("stories260K opens, and damaged copies of it do not") {
   const std::string good{std::istreambuf_iterator<char>(stream), {}};
   const TemporaryFolder directory;
   rejects_path(directory.write("half.bin", good.substr(0, good.size() / 2)),
-          {"half.bin", std::to_string(good.size() / 2), "needs " + std::to_string(good.size()), "truncated"});
+               {"half.bin", std::to_string(good.size() / 2), "needs " + std::to_string(good.size()), "truncated"});
   rejects_path(directory.write("stub.bin", good.substr(0, 20)), {"stub.bin", "20 bytes"});
   std::string corrupted = good;
   corrupted[8] = 6;  // one layer more

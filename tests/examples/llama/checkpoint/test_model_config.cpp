@@ -121,7 +121,7 @@ TEST_CASE("rotary positions that are not supported or make no sense are refused"
   for (const char* type : {"yarn", "longrope", "mrope"})
     for (const char* place : {"rope_scaling", "rope_parameters"})
       rejects_config(llama_json({{place, {{"rope_type", type}, {"factor", 2.0}}}}),
-              {place, "\"rope_type\" is", type, "\"default\", \"linear\", \"dynamic\", \"llama3\""});
+                     {place, "\"rope_type\" is", type, "\"default\", \"linear\", \"dynamic\", \"llama3\""});
   rejects_config(
       llama_json({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 64}}}}),
       {"rope_scaling", "\"dynamic\" with \"original_max_position_embeddings\""});
@@ -129,14 +129,16 @@ TEST_CASE("rotary positions that are not supported or make no sense are refused"
   rejects_config(llama_json({{"rope_scaling", {{"type", "linear"}}}}), {"rope_scaling", "\"factor\" is missing"});
   rejects_config(llama_json({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}), {"\"factor\" is 0.5", "1 to"});
   rejects_config(llama_json({{"rope_scaling", "linear"}}), {"rope_scaling", "expected a JSON object"});
-  rejects_config(llama_json({{"rope_scaling",
-                       {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}}}),
-          {"\"high_freq_factor\" is 4", "more than"});
+  rejects_config(
+      llama_json({{"rope_scaling",
+                   {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}}}),
+      {"\"high_freq_factor\" is 4", "more than"});
   rejects_config(llama_json({{"rope_theta", 0}}), {"\"rope_theta\" is 0"});
   rejects_config(llama_json({{"rope_theta", "big"}}), {"\"rope_theta\" is \"big\""});
   rejects_config(llama_json({{"partial_rotary_factor", 0.5}}), {"\"partial_rotary_factor\" is 0.5", "supported: 1"});
-  rejects_config(llama_json({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
-          {"\"full_attention\"", "all layers"});
+  rejects_config(
+      llama_json({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
+      {"\"full_attention\"", "all layers"});
 }
 
 TEST_CASE("sliding windows: Mistral's always, Qwen2's only when it is switched on") {
@@ -159,7 +161,8 @@ TEST_CASE("sliding windows: Mistral's always, Qwen2's only when it is switched o
   rejects_config(llama_json(mistral + Json{{"sliding_window", 0}}), {"\"sliding_window\" is 0"});
   rejects_config(llama_json(qwen + Json{{"use_sliding_window", "no"}}), {"\"use_sliding_window\" is \"no\""});
   rejects_config(llama_json(windowed + Json{{"max_window_layers", nullptr}}), {"\"max_window_layers\" is null"});
-  rejects_config(llama_json(windowed + Json{{"layer_types", "full_attention"}}), {"\"layer_types\" is \"full_attention\""});
+  rejects_config(llama_json(windowed + Json{{"layer_types", "full_attention"}}),
+                 {"\"layer_types\" is \"full_attention\""});
 }
 
 TEST_CASE("a sequence may be as long as the window and the context, no longer") {
@@ -194,7 +197,8 @@ TEST_CASE("without architectures the family is that of model_type") {
 }
 
 TEST_CASE("models of other kinds are refused by name") {
-  rejects_config(llama_json({{"architectures", {"GemmaForCausalLM"}}}), {"\"architectures\"", "Gemma", "Qwen2ForCausalLM"});
+  rejects_config(llama_json({{"architectures", {"GemmaForCausalLM"}}}),
+                 {"\"architectures\"", "Gemma", "Qwen2ForCausalLM"});
   rejects_config(llama_json({{"architectures", Json::array()}}), {"\"architectures\" is []"});
   rejects_config(llama_json({{"architectures", "LlamaForCausalLM"}}), {"\"architectures\"", "a list of one"});
   CHECK_NOTHROW(read(llama_json({{"hidden_act", "swish"}})));  // the same function
@@ -227,7 +231,8 @@ TEST_CASE("every size is checked at both ends") {
   rejects_config(llama_json({{"num_key_value_heads", 3}}), {"\"num_attention_heads\" is 4", "(3)"});
   rejects_config(llama_json({{"hidden_size", 30}}), {"\"hidden_size\" is 30", "multiple"});
   rejects_config(llama_json({{"hidden_size", 12}}), {"width of a head is 3", "even"});
-  rejects_config(llama_json({{"hidden_size", 131072}, {"num_attention_heads", 2}}), {"width of a head is 65536", "4096"});
+  rejects_config(llama_json({{"hidden_size", 131072}, {"num_attention_heads", 2}}),
+                 {"width of a head is 65536", "4096"});
   rejects_config(llama_json({{"rms_norm_eps", 0}}), {"\"rms_norm_eps\" is 0"});
   rejects_config(llama_json({{"rms_norm_eps", -1e-5}}), {"\"rms_norm_eps\""});
 }

@@ -53,8 +53,9 @@ TEST_CASE("a header that is not one JSON object is refused") {
   for (const char* header : {"{", "{}{}", "{\"a\":}", "{\"\xFF\":1}"})
     rejects_safetensors(safetensors(header, ""), {"not valid JSON"});
   rejects_safetensors(safetensors("{\"a\":1e999}", ""), {"not valid JSON"});
-  rejects_safetensors(safetensors(std::string(100'000, ' ').replace(0, 5, "{\"a\":").replace(5, 90'000, 90'000, '['), ""),
-          {"nested deeper than 16"});
+  rejects_safetensors(
+      safetensors(std::string(100'000, ' ').replace(0, 5, "{\"a\":").replace(5, 90'000, 90'000, '['), ""),
+      {"nested deeper than 16"});
 }
 
 TEST_CASE("JSON that would take much memory is refused") {
@@ -71,7 +72,7 @@ TEST_CASE("a name given twice is refused, at any depth") {
   rejects_safetensors(safetensors("{\"a\":" + entry + ",\"a\":" + entry + "}", "1234"), {"\"a\" appears twice"});
   rejects_safetensors(safetensors("{\"a\":" + entry + ",\"\\u0061\":" + entry + "}", "1234"), {"\"a\" appears twice"});
   rejects_safetensors(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,4]}})", "1234"),
-          {"\"dtype\" appears twice"});
+                      {"\"dtype\" appears twice"});
   const std::string same_inside = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
   CHECK(read_safetensors(bytes_of(safetensors(same_inside, "12345678")), "weights").size() == 2);

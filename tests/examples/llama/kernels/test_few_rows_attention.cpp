@@ -21,7 +21,8 @@ struct FewRowsSample {
   Matrix<T> queries, cached_keys, cached_values;  // cache: [kv_heads * tokens x head_dim]
   Index tokens;
 
-  FewRowsSample(Index heads, Index kv_heads, Index head_dim, Index tokens_, std::vector<Position> limits, unsigned percent)
+  FewRowsSample(Index heads, Index kv_heads, Index head_dim, Index tokens_, std::vector<Position> limits,
+                unsigned percent)
       : shape{heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim))},
         key_limits(std::move(limits)),
         queries(random_matrix<T>(std::ssize(key_limits), heads * head_dim, 1, 3)),

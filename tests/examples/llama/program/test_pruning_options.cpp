@@ -216,7 +216,8 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": 12")) ==
         ": made for a model with 12 layers, this one has 10");
-  CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") != std::string::npos);
+  CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") !=
+        std::string::npos);
   CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": []})") == ": presets [] is not an object");
   CHECK(error_for_file(two_presets, "#1%") == ": no preset \"1%\"; there are \"10%\", \"5%\"");
   CHECK(error_for_file(two_presets, "#") == ": no preset \"\"; there are \"10%\", \"5%\"");
@@ -224,7 +225,8 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
         ": no preset \"2%\"; there are \"10%\", \"5%\"");
   CHECK(error_for_file(replaced("\"default\": \"5%\",", "")) ==
         ": default null names no preset; write FILE#NAME with one of \"10%\", \"5%\"");
-  CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": {}})", "#a").find("there are none") != std::string::npos);
+  CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": {}})", "#a").find("there are none") !=
+        std::string::npos);
   CHECK(error_for_file(replaced("3:0.5", "10:0.5")) ==
         ", preset \"5%\": schedule: layer 10 is out of range 1 to 9 of a model with 10 layers");
   CHECK(error_for_file(replaced("\"protect_first\": 4", "\"protect_first\": -4")) ==

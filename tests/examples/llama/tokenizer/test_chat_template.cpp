@@ -115,8 +115,8 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
     folder.write_config();
     CHECK(
         chat_error(folder).ends_with("tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, "
-                                   "Llama 2, Llama 3, Mistral and "
-                                   "Zephyr are"));
+                                     "Llama 2, Llama 3, Mistral and "
+                                     "Zephyr are"));
   }
   const std::string headers = "{{ '<|start_header_id|>' }}", cutoff = "{{ 'Cutting Knowledge Date: May 2024\\n' }}",
                     date = "{% set date_string = '1 May 2024' %}",
