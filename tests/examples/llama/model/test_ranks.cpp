@@ -15,6 +15,7 @@
 #include "examples/llama/model/cpu.hpp"
 #include "examples/llama/model/log_probabilities.hpp"
 #include "examples/llama/model/shard.hpp"
+#include "tests/examples/llama/model/small_models.hpp"
 #include "tests/support/source_folder.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -24,9 +25,8 @@ using lazyllm::test::ThreadRanks;
 namespace {
 
 Checkpoint open(const std::string& name) {
-  const auto root = lazyllm::test::source_folder();
-  return Checkpoint(name == "tiny" ? root / "examples/models/tiny"
-                                   : root / "tests/reference/fixtures/lazyllm/models" / name);
+  return name == "tiny" ? Checkpoint(lazyllm::test::source_folder() / "examples/models/tiny")
+                        : llama::test::small_model(name);
 }
 
 std::shared_ptr<RankGroup> group_of(ThreadRanks& threads, Index rank) {
