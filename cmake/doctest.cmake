@@ -44,6 +44,7 @@ function(lazyllm_emulated_cuda_test name)
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
   lazyllm_test(${name} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:lazyllm_cuda_emulation> LIBRARIES lazyllm_emulated_cuda)
+  set_tests_properties(${name} PROPERTIES COST 100)  # the longest: started first
 endfunction()
 
 if(LAZYLLM_CUDA)

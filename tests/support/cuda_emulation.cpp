@@ -277,10 +277,22 @@ char block_end;
 
 enum class State { ready, at_block_barrier, at_warp_barrier, done };
 
+/// Where a function has stopped, to go on from there on its own stack. By compiler built-ins: swapcontext asks the
+/// kernel for the signal mask, and under the address sanitizer it and longjmp clear what is known of the stack, at each
+/// switch.
+struct Place {
+  void* words[5];
+
+  /// Stops here and goes on at `other`. Returns when something goes on here.
+  LAZYLLM_UNWATCHED __attribute__((noinline, no_sanitize("address"))) void yield_to(Place& other) {
+    if (__builtin_setjmp(words) == 0) __builtin_longjmp(other.words, 1);
+  }
+};
+
 struct Fiber {
   static constexpr std::size_t stack_bytes = 64 * 1024;
-  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
-  ucontext_t context{};
+  std::unique_ptr<char[]> stack;  // none before the first thread
+  Place place{};
   State state = State::ready;
   std::size_t exchanges = 0;
   std::size_t barriers = 0;
@@ -312,20 +324,37 @@ struct Warp {
 
 std::vector<Fiber> fibers(1024);
 std::vector<Warp> warps(32);
-ucontext_t scheduler;
+Place scheduler;
 const std::function<void()>* thread_body;
 
 LAZYLLM_UNWATCHED void back_to_scheduler(Fiber& fiber, State state) {
   fiber.state = state;
   watch(watched_scheduler());
-  swapcontext(&fiber.context, &scheduler);
+  fiber.place.yield_to(scheduler);
 }
 
-LAZYLLM_UNWATCHED void run_thread() {
-  come_from(&block_start);
-  (*thread_body)();
-  leave_for(&block_end);
-  back_to_scheduler(fibers[threadIdx.x], State::done);
+/// What a fiber does: one thread of each block.
+LAZYLLM_UNWATCHED void run_threads() {
+  Fiber& fiber = fibers[threadIdx.x];
+  while (true) {
+    come_from(&block_start);
+    (*thread_body)();
+    leave_for(&block_end);
+    back_to_scheduler(fiber, State::done);
+  }
+}
+
+/// Goes on with a thread until it waits or has ended.
+LAZYLLM_UNWATCHED void run(Fiber& fiber) {
+  watch(fiber.watched);
+  if (fiber.stack != nullptr) return scheduler.yield_to(fiber.place);
+  fiber.stack = std::make_unique_for_overwrite<char[]>(Fiber::stack_bytes);
+  ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = fiber.stack.get();
+  start.uc_stack.ss_size = Fiber::stack_bytes;
+  makecontext(&start, run_threads, 0);
+  if (__builtin_setjmp(scheduler.words) == 0) setcontext(&start);
 }
 
 /// Lets the threads that wait at `barrier` go on if all that have not ended wait there.
@@ -376,9 +405,12 @@ extern std::byte __stop_cuda_emulation_shared[] __attribute__((weak));
 }
 
 LAZYLLM_UNWATCHED __attribute__((no_sanitize("address"))) static void fill_static_shared() {
-  for (volatile std::byte* byte = __start_cuda_emulation_shared; byte != __stop_cuda_emulation_shared; ++byte) {
-    *byte = std::byte{0xff};
+  // Word by word, which is faster. Not by memset, which would look at what the sanitizer puts between variables.
+  std::byte* byte = __start_cuda_emulation_shared;
+  for (; __stop_cuda_emulation_shared - byte >= 8; byte += 8) {
+    *reinterpret_cast<volatile std::uint64_t*>(byte) = ~std::uint64_t{0};
   }
+  for (; byte != __stop_cuda_emulation_shared; ++byte) *static_cast<volatile std::byte*>(byte) = std::byte{0xff};
 }
 #else
 static void fill_static_shared() {}
@@ -386,9 +418,11 @@ static void fill_static_shared() {}
 
 void fill_shared(std::size_t shared) {
   fill_static_shared();
-  ASAN_UNPOISON_MEMORY_REGION(shared_bytes, shared);
+  static std::size_t there = max_shared_bytes;  // of the last block
+  if (shared > there) ASAN_UNPOISON_MEMORY_REGION(shared_bytes, shared);
   std::memset(shared_bytes, 0xff, shared);
-  ASAN_POISON_MEMORY_REGION(&shared_bytes[shared], max_shared_bytes - shared);
+  if (shared < there) ASAN_POISON_MEMORY_REGION(&shared_bytes[shared], there - shared);
+  there = shared;
 }
 
 void check_pointers(std::span<const std::uint64_t> words) {
@@ -410,10 +444,6 @@ LAZYLLM_UNWATCHED void run_block(unsigned threads, const std::function<void()>& 
   thread_body = &body;
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = Fiber::stack_bytes;
-    makecontext(&fiber.context, run_thread, 0);
     fiber.state = State::ready;
     fiber.exchanges = 0;
     fiber.barriers = 0;
@@ -430,16 +460,19 @@ LAZYLLM_UNWATCHED void run_block(unsigned threads, const std::function<void()>& 
           threadIdx.x = first + lane_order[i];
           Fiber& fiber = fibers[threadIdx.x];
           if (fiber.state != State::ready) continue;
-          watch(fiber.watched);
-          swapcontext(&scheduler, &fiber.context);
+          run(fiber);
         }
       } while (release(first, first + 32, State::at_warp_barrier));
     }
   } while (release(0, threads, State::at_block_barrier));
   come_from(&block_end);
+  bool ended = true;
   for (unsigned t = 0; t < threads; ++t) {
-    if (fibers[t].state != State::done) throw std::logic_error("the threads of a block wait at different barriers");
+    if (fibers[t].state == State::done) continue;
+    fibers[t].stack.reset();  // it would go on with this block
+    ended = false;
   }
+  if (!ended) throw std::logic_error("the threads of a block wait at different barriers");
 }
 
 // A warp's exchange of values keeps no other accesses apart.

@@ -42,10 +42,10 @@ void set_chunk(std::uint32_t at, const Word& word) {
   for (unsigned i = 0; i < 4; ++i) chunk[i] = word(i);
 }
 
-/// The fragments of a warp's matrix product.
+/// The fragments of a warp's matrix product: two numbers of each register.
 struct Fragments {
-  std::uint32_t a[4];
-  std::uint32_t b[2];
+  float a[4][2];
+  float b[2][2];
 };
 
 inline std::atomic<std::size_t> tensor_products = 0;  // so far, counted by thread
@@ -60,12 +60,12 @@ LAZYLLM_UNWATCHED inline const Fragments* exchange_fragments(const Fragments& ow
   return fragments;
 }
 
-/// Element `place`, 0 or 1, of a register with two of T.
+/// The two T in a register, as floats.
 template <class T>
-float element(std::uint32_t bits, unsigned place) {
+void unpack(std::uint32_t bits, float (&numbers)[2]) {
   T pair[2];
   std::memcpy(static_cast<void*>(pair), &bits, sizeof(pair));
-  return static_cast<float>(pair[place]);
+  for (unsigned i = 0; i < 2; ++i) numbers[i] = static_cast<float>(pair[i]);
 }
 
 /// Calls `read(row, register number)` with the addresses of the matrices' rows.
@@ -101,7 +101,11 @@ void launch_shared(lazyllm::cuda::Context& context, dim3 blocks, unsigned thread
 template <class T>
 void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, float (&c)[4]) {
   emulation::tensor_products.fetch_add(1, std::memory_order_relaxed);  // puts no accesses in order
-  const emulation::Fragments* const lanes = emulation::exchange_fragments({{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  emulation::Fragments own;
+  for (unsigned i = 0; i < 4; ++i) emulation::unpack<T>(a[i], own.a[i]);
+  emulation::unpack<T>(b0, own.b[0]);
+  emulation::unpack<T>(b1, own.b[1]);
+  const emulation::Fragments* const lanes = emulation::exchange_fragments(own);
   const unsigned lane = threadIdx.x % 32;
   // A[row][k] is in register row / 8 + 2 * (k / 8) of lane row % 8 * 4 + k % 8 / 2; B[k][column] in register k / 8 of
   // lane column * 4 + k % 8 / 2; C[row][column] in c[row / 8 * 2 + column % 2] of lane row % 8 * 4 + column / 2.
@@ -110,8 +114,8 @@ void multiply(const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, f
     const unsigned column = lane % 4 * 2 + i % 2;
     float sum = 0;
     for (unsigned k = 0; k < 16; ++k) {
-      const float left = emulation::element<T>(lanes[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2], k % 2);
-      const float right = emulation::element<T>(lanes[column * 4 + k % 8 / 2].b[k / 8], k % 2);
+      const float left = lanes[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2][k % 2];
+      const float right = lanes[column * 4 + k % 8 / 2].b[k / 8][k % 2];
       sum += left * right;
     }
     c[i] += sum;
