@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <regex>
 #include <utility>
@@ -55,6 +56,135 @@ bool trims_contents(const std::string& source) {
     throw tokenizer_error(
         "the chat_template trims texts in a way that is not known; known is message['content'] | trim");
   return trimmed != 0;
+}
+
+/// Whether a template with [INST] takes white space off the user's messages, wherever it writes one.
+bool trims_instructions(std::string_view source) {
+  static const std::regex trims(R"re(\btrim\b|strip\()re"),
+      earlier(R"re(\bset\s+(?!sys)\w+\s*=[^%]*(\btrim\b|strip\())re");
+  Index written = 0, trimmed = 0;
+  for (std::size_t at = source.find("[INST]"); at != std::string_view::npos; at = source.find("[INST]", at + 1)) {
+    const std::string_view turn = source.substr(at, source.find("[/INST]", at) - at);
+    ++written;
+    trimmed += std::regex_search(turn.begin(), turn.end(), trims);
+  }
+  if (trimmed == 0 ? std::regex_search(source.begin(), source.end(), earlier) : trimmed != written)
+    throw tokenizer_error("the chat_template trims texts in a way that is not known; known is in each [INST]");
+  return trimmed != 0;
+}
+
+/// Takes a tag's "-" and the spaces around it off the front of `rest`; whether there is a "-".
+bool take_dash(std::string_view& rest) {
+  const bool dash = rest.starts_with('-');
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \n", dash), rest.size()));
+  return dash;
+}
+
+/// Whether the template writes white space that lies between two tags. transformers takes off the newline after a block
+/// and the indentation before one, not those of an output.
+bool writes_gaps(const std::string& source) {
+  static const std::regex gap_between(R"re(([%#}])\}(\s+)\{([%#{])(-?))re");
+  for (std::sregex_iterator found(source.begin(), source.end(), gap_between), end; found != end; ++found) {
+    std::string gap = found->str(2);
+    if (found->str(1) != "}" && gap.starts_with('\n')) gap.erase(0, 1);
+    if (found->str(3) != "{" && gap.find_first_not_of(' ', gap.rfind('\n') + 1) == std::string::npos)
+      gap.erase(gap.rfind('\n') + 1);
+    const bool taken_off = found->position() > 0 && source[static_cast<std::size_t>(found->position()) - 1] == '-';
+    if (!gap.empty() && !taken_off && found->str(4).empty()) return true;
+  }
+  return false;
+}
+
+/// Whether the first text of the template's own, but for BOS, is `mark`.
+bool begins_with(const std::string& source, std::string_view mark) {
+  static const std::regex first_text(R"re(^\s*(?![\s{])|\{\{-?\s*['"])re");
+  std::smatch match;
+  return std::regex_search(source, match, first_text) &&
+         source.compare(static_cast<std::size_t>(match.position() + match.length()), mark.size(), mark) == 0;
+}
+
+/// Whether what the template writes where `add_generation_prompt` is set is `header` and nothing else. A block for
+/// `enable_thinking`, which nobody sets, writes nothing.
+bool answers_begin_with(std::string_view source, std::string_view header) {
+  const std::size_t condition = source.rfind("add_generation_prompt");
+  if (condition == std::string_view::npos) return false;
+  const std::size_t block = source.find("%}", condition);
+  if (block == std::string_view::npos) return false;
+  std::string_view rest = source.substr(block + 2);
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \n"), rest.size()));
+  if (rest.starts_with("{{")) {
+    rest.remove_prefix(2);
+    take_dash(rest);
+    const std::string_view quote = rest.substr(0, 1);
+    if (quote != "'" && quote != "\"") return false;
+    rest.remove_prefix(1);
+    if (!rest.starts_with(header) || !rest.substr(header.size()).starts_with(quote)) return false;
+    rest.remove_prefix(header.size() + 1);
+    rest.remove_prefix(std::min(rest.find_first_not_of(" -"), rest.size()));
+    if (!rest.starts_with("}}")) return false;
+    rest.remove_prefix(2);
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \n"), rest.size()));
+  } else {
+    if (!rest.starts_with(header)) return false;
+    rest.remove_prefix(header.size());
+    if (rest.starts_with("{%-")) return false;  // would take the header's newline off
+  }
+  if (!rest.starts_with("{%")) return false;
+  rest.remove_prefix(2);
+  take_dash(rest);
+  return rest.starts_with("endif") || rest.starts_with("el") || rest.starts_with("if enable_thinking is defined");
+}
+
+/// The conditions of the blocks that are open at `at`, the outermost first; "else" for the other branch of one.
+std::vector<std::string> conditions_at(const std::string& source, std::size_t at) {
+  static const std::regex statement(R"re(\{%-?\s*(if|elif|else|endif)\b([^%]*)%\})re");
+  std::vector<std::string> open;
+  for (std::sregex_iterator found(source.begin(), source.end(), statement), end; found != end; ++found) {
+    if (static_cast<std::size_t>(found->position()) >= at) break;
+    const std::string word = found->str(1);
+    if (word == "if") {
+      open.push_back(found->str(2));
+    } else if (!open.empty()) {
+      if (word == "endif")
+        open.pop_back();
+      else
+        open.back() = word == "else" ? "else" : found->str(2);
+    }
+  }
+  return open;
+}
+
+/// Whether what stands at `at` is written in a conversation that a user begins, without tools: by the conditions around
+/// it.
+bool written_for_user(const std::string& source, std::size_t at) {
+  static const std::regex other(R"re(==\s*['"]system['"]|^\s*\(?\s*tools\b|^\s*system\w*\s*(-|$))re");
+  return std::ranges::none_of(conditions_at(source, at),
+                              [](const std::string& condition) { return std::regex_search(condition, other); });
+}
+
+/// Whether `part` stands anywhere in the template where it is written for a user.
+bool has_for_user(const std::string& source, std::string_view part) {
+  for (std::size_t at = source.find(part); at != std::string::npos; at = source.find(part, at + 1)) {
+    if (written_for_user(source, at)) return true;
+  }
+  return false;
+}
+
+/// Whether each `mark` of the template is followed by `text`, in the same literal or in one that is added to it.
+bool always_followed(std::string_view source, std::string_view mark, std::string_view text) {
+  static const std::regex joint(R"re(^(['"])\s*[+~]\s*(['"]))re");
+  for (std::size_t at = source.find(mark); at != std::string_view::npos; at = source.find(mark, at + 1)) {
+    std::string_view rest = source.substr(at + mark.size());
+    std::match_results<std::string_view::const_iterator> match;
+    if (std::regex_search(rest.begin(), rest.end(), match, joint))
+      rest.remove_prefix(static_cast<std::size_t>(match.length()));
+    if (!rest.starts_with(text)) return false;
+  }
+  return true;
+}
+
+[[noreturn]] void refuse(std::string_view what) {
+  throw tokenizer_error(fmt::format("the chat_template {}, which is not known", what));
 }
 
 /// The variable that a template puts after a string literal which ended with `quote`, as `quote + variable` or in an
@@ -132,7 +262,8 @@ std::tm local_time() { return fmt::localtime(std::time(nullptr)); }
 ChatTemplate::ChatTemplate(const std::string& source, std::string bos, const std::string& eos, const std::tm& now)
     : bos_(std::move(bos)) {
   const std::string text = with_newlines(source);
-  starts_with_bos_ = has(text, "bos_token");
+  starts_with_bos_ = has_for_user(text, "bos_token");
+  if (!bos_.empty() && bos_ != "<|im_start|>" && has(text, bos_)) refuse("has the text of BOS in place of bos_token");
   if (has(text, "<|im_start|>")) {
     read_chatml(text);
   } else if (has(text, "<|start_header_id|>")) {
@@ -154,6 +285,7 @@ void ChatTemplate::read_chatml(const std::string& source) {
     const std::size_t found = rest.find(start);
     const char opening = found == 0 ? ' ' : rest[found - 1];
     rest.remove_prefix(found + start.size());
+    if (!written_for_user(source, source.size() - rest.size())) continue;
     std::string text;
     if (rest.starts_with('\'') || rest.starts_with('"')) {
       const std::string variable = variable_after(rest);
@@ -169,6 +301,13 @@ void ChatTemplate::read_chatml(const std::string& source) {
     break;
   }
   strips_ = trims_contents(source);
+  static const std::regex user_turn(
+      R"re(<\|im_start\|>(user\n|['"]?\s*([+~]|-?\}\}\s*\{\{-?|\{\{-?)\s*message(\.role|\['role'\]|\["role"\])))re");
+  if (!std::regex_search(source, user_turn)) refuse("has other roles than user and assistant");
+  if (!begins_with(source, "<|im_start|>")) refuse("begins with a text of its own");
+  if (!always_followed(source, end, "\n")) refuse("ends a turn without a newline");
+  if (!answers_begin_with(source, "<|im_start|>assistant\n")) refuse("begins an answer in its own way");
+  if (writes_gaps(source)) refuse("writes white space between its tags");
   before_ += "<|im_start|>user\n";
   after_ = "<|im_end|>\n<|im_start|>assistant\n";
 }
@@ -179,7 +318,15 @@ void ChatTemplate::read_llama3(const std::string& source, const std::tm& now) {
   const auto header = [](std::string_view role) {
     return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
   };
-  if (has(source, "Cutting Knowledge Date")) before_ = fmt::format("{}{}{}", header("system"), dates(source, now), end);
+  if (has(source, "Cutting Knowledge Date")) {
+    before_ = fmt::format("{}{}{}", header("system"), dates(source, now), end);
+  } else if (has_for_user(source, "system<|end_header_id|>")) {
+    refuse("always has a system message");
+  }
+  if (!begins_with(source, "<|start_header_id|>")) refuse("begins with a text of its own");
+  if (!always_followed(source, "<|end_header_id|>", "\n\n")) refuse("has other headers than Llama 3");
+  if (!answers_begin_with(source, header("assistant"))) refuse("begins an answer in its own way");
+  if (writes_gaps(source)) refuse("writes white space between its tags");
   before_ += header("user");
   after_ = std::string(end) + header("assistant");
   strips_ = has(source, "trim") || has(source, "strip()");
@@ -191,7 +338,8 @@ void ChatTemplate::read_instructions(const std::string& source) {
   before_ = literal_with(source, "[INST]");
   after_ = literal_with(source, "[/INST]");
   if (before_.empty()) after_.clear();
-  strips_ = has(source, "<<SYS>>");
+  if (writes_gaps(source)) refuse("writes white space between its tags");
+  strips_ = trims_instructions(source);
 }
 
 void ChatTemplate::read_zephyr(const std::string& source, const std::string& eos) {

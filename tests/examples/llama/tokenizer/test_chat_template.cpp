@@ -120,9 +120,12 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
   }
   const std::string headers = "{{ '<|start_header_id|>' }}", cutoff = "{{ 'Cutting Knowledge Date: May 2024\\n' }}",
                     date = "{% set date_string = '1 May 2024' %}",
-                    today = "{{ 'Today Date: ' + date_string + '\\n\\n' }}";
+                    today = "{{ 'Today Date: ' + date_string + '\\n\\n' }}",
+                    answer_3 =
+                        "{% if add_generation_prompt %}"
+                        "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
   const std::string inst = "{{ '[INST] ' + content + ' [/INST]' }}", own_system = "has a system message of its own";
-  CHECK_NOTHROW(ChatTemplate(headers + cutoff + date + today, ""));
+  CHECK_NOTHROW(ChatTemplate(headers + cutoff + date + today + answer_3, ""));
   CHECK_NOTHROW(ChatTemplate(
       inst + "{% set system_message = '' %}{% set system_message = false %}{% if message['role'] == 'system' %}"
              "{% set system_message = messages[0]['content'] %}{{ '<<SYS>>\\n' + system_message + '\\n<</SYS>>' }}",
@@ -166,6 +169,73 @@ TEST_CASE("a model without a chat template, or with one of another kind, is refu
   folder.config["chat_template"] = 5;
   folder.write_config();
   CHECK(chat_error(folder).find("tokenizer_config.json: ") != std::string::npos);
+}
+
+TEST_CASE("a chat template of a known kind that writes anything else is refused") {
+  const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}",
+                    answer = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+                    turn_3 =
+                        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "
+                        "message['content'] | trim + '<|eot_id|>' }}",
+                    answer_3 =
+                        "{% if add_generation_prompt %}"
+                        "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
+  const auto with = [](std::string text, const std::string& part, const std::string& other) {
+    return text.replace(text.find(part), part.size(), other);
+  };
+  const std::string chatml = turn + answer, llama3 = turn_3 + answer_3;
+  CHECK(ChatTemplate(chatml, "").text("x") == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
+  CHECK(ChatTemplate(
+            with(chatml, "{% endif %}", "{% if enable_thinking is defined %}{{ '<think>' }}{% endif %}{% endif %}"), "")
+            .text("x") == ChatTemplate(chatml, "").text("x"));
+  CHECK(ChatTemplate("{% if tools %}{{ '<|im_start|>system\\nCall one.<|im_end|>\\n' }}{% endif %}" + chatml, "")
+            .text("x") == ChatTemplate(chatml, "").text("x"));
+  CHECK_NOTHROW(ChatTemplate(llama3, "<|begin_of_text|>"));
+  for (const auto& [source, reason] : std::vector<std::pair<std::string, std::string>>{
+           {with(chatml, "assistant\\n'", "assistant\\n<think>\\n'"), "begins an answer in its own way"},
+           {with(chatml, "{% endif %}", "{{ '<think>' }}{% endif %}"), "begins an answer in its own way"},
+           {turn, "begins an answer in its own way"},
+           {with(chatml, "<|im_end|>\\n", "<|im_end|>"), "ends a turn without a newline"},
+           {with(chatml, "message['role']", "names[message['role']]"), "other roles"},
+           {with(chatml, "' + message['role'] + '", "human"), "other roles"},
+           {with(chatml, "}}{%", "}}\n{%"), "white space between its tags"},
+           {with(chatml, "%}{{", "%}  {{"), "white space between its tags"},
+           {"{{ '<s>' }}" + chatml, "has the text of BOS"},
+           {with(llama3, "\\n\\n' }}", "\\n\\n<think>\\n' }}"), "begins an answer in its own way"},
+           {with(llama3, "\\n\\n", "\\n"), "has other headers"},
+           {"{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{ system }}{{ '<|eot_id|>' }}" + llama3,
+            "always has a system message"},
+           {"{{ '<s>' }}" + llama3, "has the text of BOS"},
+           {"{{ '<bos>' }}" + chatml, "begins with a text of its own"},
+           {"<bos>" + chatml, "begins with a text of its own"},
+           {"{{ '<bos>' }}" + llama3, "begins with a text of its own"}}) {
+    CAPTURE(source);
+    CHECK_THROWS_WITH_AS(ChatTemplate(source, "<s>"), doctest::Contains(reason.c_str()), tokenizer_error);
+  }
+}
+
+TEST_CASE("Mistral: white space around the prompt goes where the template trims it") {
+  const std::string source = "{{ '[INST] ' + message['content'] + ' [/INST]' }}";
+  CHECK(ChatTemplate(source, "").text(" x ") == "[INST]  x  [/INST]");
+  for (const char* trim : {" | trim", ".strip()"}) {
+    std::string trimming = source;
+    trimming.insert(trimming.find("] +") + 1, trim);
+    CHECK(ChatTemplate(trimming, "").text(" x ") == "[INST] x [/INST]");
+    CHECK_THROWS_WITH_AS(ChatTemplate(trimming + source, ""), doctest::Contains("trims texts"), tokenizer_error);
+    const std::string of_answers = "{{ ' ' + message['content']" + std::string(trim) + " + eos_token }}";
+    CHECK(ChatTemplate(source + of_answers, "").text(" x ") == "[INST]  x  [/INST]");
+    const std::string earlier = "{% set content = message['content']" + std::string(trim) + " %}";
+    CHECK_THROWS_WITH_AS(ChatTemplate(earlier + source, ""), doctest::Contains("trims texts"), tokenizer_error);
+  }
+}
+
+TEST_CASE("a BOS that a chat template writes before a system message alone is not there without one") {
+  ChatFolder folder(chat_cases()[1]);
+  folder.config["bos_token"] = "<|none|>";
+  folder.config["chat_template"] = "{% if messages[0]['role'] == 'system' %}{{ bos_token }}{% endif %}" +
+                                   std::string("{{ '[INST] ' + message['content'] + ' [/INST]' }}");
+  folder.write_config();
+  CHECK_NOTHROW(open_chat_template(folder.path()).encode(*open_tokenizer(folder.path()), "a"));
 }
 
 TEST_CASE("a chat template that begins with a BOS that is no token is an error") {
