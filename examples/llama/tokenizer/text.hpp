@@ -7,6 +7,13 @@
 
 namespace llama {
 
+/// `text`, unless it is bogus: ICU's only sign of a failed allocation, and it reads as empty. Throws `std::bad_alloc`
+/// then.
+const icu::UnicodeString& allocated(const icu::UnicodeString& text);
+
+/// Whether `status` is a failure. Throws `std::bad_alloc` for a failed allocation.
+bool failed(UErrorCode status);
+
 /// Text of UTF-8 `bytes`; what is not UTF-8 becomes U+FFFD. Throws `tokenizer_error` where ICU cannot count so many.
 icu::UnicodeString unicode(std::string_view bytes);
 

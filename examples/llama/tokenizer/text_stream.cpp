@@ -1,18 +1,14 @@
-#include <unicode/unistr.h>
 #include <unicode/utf8.h>
 
 #include <utility>
 
+#include "examples/llama/tokenizer/text.hpp"
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 namespace llama {
 namespace {
 
-std::string valid_utf8(std::string_view bytes) {
-  std::string text;
-  icu::UnicodeString::fromUTF8({bytes.data(), static_cast<std::int32_t>(bytes.size())}).toUTF8String(text);
-  return text;
-}
+std::string valid_utf8(std::string_view bytes) { return utf8(unicode(bytes)); }
 
 }  // namespace
 

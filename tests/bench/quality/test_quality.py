@@ -312,6 +312,14 @@ class Runs(unittest.TestCase):
         self.assertIn("--prompts prompts.json --lengths lengths.json", self.document())
         self.assertRegex(self.document(), "PROMPTS=prompts.json LENGTHS=lengths.json .*run.sh dense usage")
 
+    def test_a_data_file_without_a_line_of_json_is_named(self):
+        path = self.data / f"{next(iter(DATA_SETS))}.jsonl"
+        for text, reason in (("\n\n", "is empty"), ("\n{", "its first line is no JSON")):
+            path.write_text(text)
+            with self.assertRaises(SystemExit) as error:
+                self.run_it("dense")
+            self.assertIn(f"{path}: {reason}", str(error.exception))
+
     def test_missed_bars_say_by_how_much(self):
         program = stand_in.Program({"lazy": 12, "random-drop": 1, "static": 1})
         self.run_it("table", "sweep", program=program, ITEMS="8")

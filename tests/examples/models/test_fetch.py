@@ -114,6 +114,21 @@ class Fetch(unittest.TestCase):
         self.assertIn("999999999 MB are needed", result.stderr)
         self.assertEqual(list((self.cache / "toy.download").iterdir()), [])
 
+    def test_a_file_that_is_there_needs_no_space_again(self):
+        self.assertEqual(self.fetch("--gguf", "toy").returncode, 0)
+        (self.cache / "toy.gguf").write_bytes(bytes(200_000_000))
+        needed = shutil.disk_usage(self.cache).free // 1024 // 1000 + 100  # in its MB
+        table = self.here / "models.txt"
+        table.write_text(table.read_text().replace("MIT  1 ", f"MIT  {needed} "))
+        result = self.fetch("toy")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_without_a_place_for_the_cache_the_error_says_so(self):
+        bare = {name: text for name, text in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+        result = subprocess.run(["bash", self.here / "fetch.sh", "toy"], env=bare, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr),
+                         (1, "fetch.sh: neither XDG_CACHE_HOME nor HOME says where the cache is\n"))
+
     def test_names(self):
         result = self.fetch("goat")
         self.assertEqual(result.returncode, 1)

@@ -238,6 +238,20 @@ TEST_CASE("a BOS that a chat template writes before a system message alone is no
   CHECK_NOTHROW(open_chat_template(folder.path()).encode(*open_tokenizer(folder.path()), "a"));
 }
 
+TEST_CASE("a byte without a token in a prompt is found by the offset at which its text begins") {
+  ChatFolder folder(chat_cases()[0]);
+  json file = json::parse(read(folder.path() / "tokenizer.json"));
+  file["model"]["vocab"].erase("\u0104");  // byte 0x04
+  folder.write("tokenizer.json", file.dump());
+  const ChatTemplate chat = open_chat_template(folder.path());
+  const std::string text = chat.text("a\x04");
+  const std::string place = fmt::format("0x04 at offset {} of the text", text.find('\x04')),
+                    begin = fmt::format("the prompt begins at offset {}", text.find("a\x04"));
+  const auto encode = [&] { chat.encode(*open_tokenizer(folder.path()), "a\x04"); };
+  CHECK_THROWS_WITH_AS(encode(), doctest::Contains(place.c_str()), tokenizer_error);
+  CHECK_THROWS_WITH_AS(encode(), doctest::Contains(begin.c_str()), tokenizer_error);
+}
+
 TEST_CASE("a chat template that begins with a BOS that is no token is an error") {
   const json chat_case = chat_cases()[1];
   REQUIRE(chat_case["name"] == "chatml with BOS");
