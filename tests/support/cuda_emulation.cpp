@@ -282,12 +282,20 @@ enum class State { ready, at_block_barrier, at_warp_barrier, done };
 /// switch.
 struct Place {
   void* words[5];
-
-  /// Stops here and goes on at `other`. Returns when something goes on here.
-  LAZYLLM_UNWATCHED __attribute__((noinline, no_sanitize("address"))) void yield_to(Place& other) {
-    if (__builtin_setjmp(words) == 0) __builtin_longjmp(other.words, 1);
-  }
 };
+
+// Apart from `yield_here`: in one function g++ takes the return of __builtin_setjmp away.
+[[noreturn]] LAZYLLM_UNWATCHED __attribute__((noinline, no_sanitize("address"))) void go_on(Place& there) {
+  __builtin_longjmp(there.words, 1);
+}
+
+LAZYLLM_UNWATCHED __attribute__((noinline, no_sanitize("address"))) void yield_here(Place& here, Place& other) {
+  if (__builtin_setjmp(here.words) == 0) go_on(other);
+}
+
+/// Stops `here` and goes on at `other`. Returns when something goes on here. Compilers must not look through the call:
+/// they would keep in registers, and take for unchanged, what others change meanwhile.
+void (*volatile yield)(Place& here, Place& other) = yield_here;
 
 struct Fiber {
   static constexpr std::size_t stack_bytes = 64 * 1024;
@@ -330,7 +338,7 @@ const std::function<void()>* thread_body;
 LAZYLLM_UNWATCHED void back_to_scheduler(Fiber& fiber, State state) {
   fiber.state = state;
   watch(watched_scheduler());
-  fiber.place.yield_to(scheduler);
+  yield(fiber.place, scheduler);
 }
 
 /// What a fiber does: one thread of each block.
@@ -347,7 +355,7 @@ LAZYLLM_UNWATCHED void run_threads() {
 /// Goes on with a thread until it waits or has ended.
 LAZYLLM_UNWATCHED void run(Fiber& fiber) {
   watch(fiber.watched);
-  if (fiber.stack != nullptr) return scheduler.yield_to(fiber.place);
+  if (fiber.stack != nullptr) return yield(scheduler, fiber.place);
   fiber.stack = std::make_unique_for_overwrite<char[]>(Fiber::stack_bytes);
   ucontext_t start;
   getcontext(&start);
