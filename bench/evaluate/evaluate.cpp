@@ -178,7 +178,7 @@ void evaluate(Options options) {
     fail("the data ", options.data.data.string(), " holds no item that can be evaluated");
   }
   std::optional<ResultLog> log;
-  if (!options.partial().empty()) log.emplace(options.partial(), settings);
+  if (!options.partial().empty()) log.emplace(options.partial(), settings, method.runs());
 
   const std::vector<ItemResult> results = evaluate_items(options, method, checkpoint, *tokenizer,
                                                          chat ? &*chat : nullptr, context, data, log ? &*log : nullptr);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <new>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -28,6 +29,7 @@ icu::UnicodeString unicode(std::string_view text) {
 }
 
 Text code_points(const icu::UnicodeString& text) {
+  if (text.isBogus()) throw std::bad_alloc();  // ICU's only sign of a failed allocation; it reads as empty
   Text points;
   for (std::int32_t i = 0; i < text.length(); i = text.moveIndex32(i, 1)) {
     points += static_cast<char32_t>(text.char32At(i));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -116,12 +117,15 @@ class Reader {
 
   void read(const fs::path& path) {
     std::istringstream lines(read_input(path));
+    lines.exceptions(std::ios::badbit);  // a failed allocation would read as the end of the file
     std::string text;
     for (Index line = 1; std::getline(lines, text); ++line) {
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
       const std::string place = fmt::format("{}:{}", path.string(), line);
       try {
         add(read_line(text, path.stem().string(), place, line));
+      } catch (const std::bad_alloc&) {
+        throw;  // the line is not to blame
       } catch (const std::exception& error) {
         std::string_view reason = error.what();
         for (const std::string& prefix : {std::string("lazyllm: "), place + ": "}) {

@@ -14,8 +14,9 @@ namespace llama {
 /// Results of finished items on disk, see `ResumableLog`.
 class ResultLog {
  public:
-  /// Goes on from the file if it is there. Throws as `ResumableLog`.
-  ResultLog(std::filesystem::path path, const nlohmann::ordered_json& settings);
+  /// Goes on from the file if it is there. Each item has `runs` runs. Throws as `ResumableLog`, and `file_error` for a
+  /// result that no such item can have.
+  ResultLog(std::filesystem::path path, const nlohmann::ordered_json& settings, Index runs);
 
   /// The result of `item` from an earlier start, or null. Throws `std::invalid_argument` if the item has changed
   /// since.

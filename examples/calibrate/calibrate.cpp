@@ -107,12 +107,31 @@ SharedMembers shared_members(const PruningOptions& options) {
   return shared;
 }
 
+/// The preset to measure; null where presets are to be searched. Throws `std::invalid_argument` for what `--schedule`
+/// and its members or the search do not take.
+std::optional<lazyllm::Preset> given_preset(const Options& options, const ModelConfig& config,
+                                            const std::vector<EncodedPrompt>& prompts) {
+  if (options.pruning.schedule.empty()) {
+    const Index searched = std::ranges::count(prompts, false, &EncodedPrompt::held_out);
+    check_search(searched, options.speedups, options.runs * searched);
+    return std::nullopt;
+  }
+  const PruningOptions pruning = resolved(options.pruning, config.layers, widths_of(config));
+  lazyllm::Preset preset = members_of(pruning);
+  preset.schedule = lazyllm::parse_schedule(pruning.schedule);
+  preset.schedule.check(config.layers);
+  make_pruner(preset);  // which checks the members
+  return preset;
+}
+
 class Calibration {
  public:
   Calibration(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
               std::vector<EncodedPrompt> prompts)
       : options_(options),
+        name_(std::filesystem::canonical(options.model.path).filename().string()),
         shared_(shared_members(options.pruning)),
+        given_(given_preset(options, checkpoint.config(), prompts)),
         out_(options.out),
         log_(options.log(), options.resume),
         model_(with_memory_for_weights(
@@ -136,14 +155,13 @@ class Calibration {
 
   void run() {
     log_.start(settings(), std::ssize(references_), model_->config().layers);
-    const bool given = !options_.pruning.schedule.empty();
-    const Index most = (given ? 1 : options_.runs) * searched_;
+    const Index most = (given_ ? 1 : options_.runs) * searched_;
     const Index held_out = std::ssize(references_) - searched_;
-    ProgressBar progress(most + (given ? 1 : std::ssize(options_.speedups)) * held_out);
+    ProgressBar progress(most + (given_ ? 1 : std::ssize(options_.speedups)) * held_out);
     std::vector<NamedPreset> presets;
-    for (Candidate& found : given ? measured(progress) : search(progress, most)) {
+    for (Candidate& found : given_ ? measured(progress) : search(progress, most)) {
       const std::string name =
-          given ? fmt::format("{:.2f}x", found.ideal_speedup) : fmt::format("{:g}x", options_.speedups[presets.size()]);
+          given_ ? fmt::format("{:.2f}x", found.ideal_speedup) : fmt::format("{}x", options_.speedups[presets.size()]);
       std::vector<Outcome> outcomes;
       for (Index prompt = searched_; prompt < std::ssize(references_); ++prompt) {
         outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
@@ -152,8 +170,7 @@ class Calibration {
       presets.push_back({name, std::move(found), summarize(outcomes), ttft});
     }
     progress.clear();
-    const auto name = std::filesystem::canonical(options_.model.path).filename().string();
-    out_.commit(json_text(schedule_file(name, model_->config().layers, presets), 2) + "\n");
+    out_.commit(json_text(schedule_file(name_, model_->config().layers, presets), 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 
@@ -209,13 +226,11 @@ class Calibration {
 
   /// The preset that is given, in place of those that a search would find.
   std::vector<Candidate> measured(ProgressBar& progress) {
-    const ModelConfig& config = model_->config();
-    const PruningOptions pruning = resolved(options_.pruning, config.layers, widths_of(config));
-    lazyllm::Preset preset = members_of(pruning);
-    preset.schedule = lazyllm::parse_schedule(pruning.schedule);
     std::vector<Outcome> outcomes;
-    for (Index prompt = 0; prompt < searched_; ++prompt) outcomes.push_back(outcome(preset, prompt, progress, "given"));
-    return {{preset, ideal_speedup(preset), summarize(outcomes)}};
+    for (Index prompt = 0; prompt < searched_; ++prompt) {
+      outcomes.push_back(outcome(*given_, prompt, progress, "given"));
+    }
+    return {{*given_, ideal_speedup(*given_), summarize(outcomes)}};
   }
 
   std::vector<Candidate> search(ProgressBar& progress, Index most) {
@@ -279,9 +294,11 @@ class Calibration {
   }
 
   Options options_;
+  std::string name_;      // of the model; taken first: its folder may have another name at the end
   SharedMembers shared_;  // of the presets of a search
-  OutputFile out_;        // before the weights are loaded: a path that cannot be written is an error then
-  OutcomeLog log_;
+  std::optional<lazyllm::Preset> given_;
+  OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
+  OutcomeLog log_;  // after the options are checked: a wrong one must leave no log
   std::unique_ptr<AnyModel> model_;
   Index capacity_;
   std::vector<Reference> references_;
@@ -325,7 +342,7 @@ int main(int argc, char** argv) {
   add_number(app, "--prompt-tokens", options.prompt_tokens,
              "cut longer prompts in the middle; 0: what the model can run", {.least = 0});
   add_chat_option(app, options.chat);
-  add_pruning_options(app, options.pruning);
+  add_pruning_options(app, options.pruning, ScheduleForms::preset);
   for (const auto& [option, value] : {std::pair("--schedule", "search"),
                                       {"--score", "searched"},
                                       {"--protect-first", "searched"},

@@ -20,7 +20,7 @@ void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, In
     outcome.positions = whole("positions", 1, ModelLimits::context);
     outcome.equal = whole("equal", 0, outcome.positions);
     outcome.kl = number_field(line, "kl", -1, max_kl * static_cast<double>(outcome.positions));
-    const auto preset = line.at("preset").get<lazyllm::Preset>();
+    const auto preset = field_of(line, "preset").get<lazyllm::Preset>();
     preset.schedule.check(layers);
     outcomes_[{key(preset), whole("prompt", 0, prompts - 1)}] = outcome;
   });

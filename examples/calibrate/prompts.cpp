@@ -47,6 +47,7 @@ std::vector<Prompt> prompts_in(const fs::path& path) {
   };
   if (path.extension() == ".jsonl") {
     std::istringstream lines(read_input(path));
+    lines.exceptions(std::ios::badbit);  // a failed allocation would read as the end of the file
     std::string text;
     for (int number = 1; std::getline(lines, text); ++number) {
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;

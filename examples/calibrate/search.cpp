@@ -321,17 +321,21 @@ Agreement summarize(std::span<const Outcome> outcomes) {
   return result;
 }
 
-std::vector<Candidate> search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations) {
-  if (problem.prompts < 1) fail("there are ", problem.prompts, " prompts to calibrate with, at least 1 is needed");
+void check_search(Index prompts, const std::vector<double>& speedups, Index evaluations) {
+  if (prompts < 1) fail("there are ", prompts, " prompts to calibrate with, at least 1 is needed");
   double slower = 1;
   for (const double speedup : speedups) {
-    if (!(speedup > slower)) fail("a speedup of ", speedup, " is out of range: it must be above ", slower);
+    if (!(speedup > slower)) fail(fmt::format("a speedup of {} is out of range: it must be above {}", speedup, slower));
     slower = speedup;
   }
-  const Index least = problem.prompts * std::ssize(speedups);
+  const Index least = prompts * std::ssize(speedups);
   if (evaluations < least) {
     fail(evaluations, " evaluations are out of range, at least ", least, ", one for each prompt and speedup");
   }
+}
+
+std::vector<Candidate> search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations) {
+  check_search(problem.prompts, speedups, evaluations);
   return Search(problem, evaluations).run(speedups);
 }
 

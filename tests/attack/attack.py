@@ -58,8 +58,8 @@ def write(folder, files):
 
 
 def command(case):
-    script = f'ulimit -v {MEMORY}; exec "$@" {case.streams}'
-    return ["/bin/sh", "-c", script, "sh", str(BIN / case.program), *case.arguments]
+    script = f'ulimit -v {MEMORY}; set -o pipefail; exec "$@" {case.streams}'
+    return ["/bin/bash", "-c", script, "bash", str(BIN / case.program), *case.arguments]
 
 
 def problems_of(case, folder):
@@ -449,6 +449,13 @@ def outputs():
                    place="standard output", check=is_json("old.json"))
         for streams in (">&-", "<&- >&-", "<&- >&- 2>&-"):
             yield Case("outputs", f"{program} {streams}", program, arguments(), streams=streams, status=(0,), check=is_json("old.json"))
+        # Nobody reads it; 0 where the program was faster than its reader's end.
+        gone = "| true"
+        yield Case("outputs", f"{program} {gone}", program, arguments(), streams=gone, status=(0, 1), place="standard output",
+                   check=is_json("old.json"))
+        gone = "2> >(exec true)"
+        yield Case("outputs", f"{program} {gone}", program, arguments(), streams=gone, status=(0,), check=is_json("old.json"))
+        yield Case("outputs", f"{program} an error {gone}", program, arguments("--model", "none"), streams=gone, status=(1,))
         yield Case("outputs", f"{program} --help >/dev/full", program, ["--help"], streams=">/dev/full", status=(1,))
         for name, make in (("folder", os.mkdir), ("pipe", os.mkfifo), ("link", lambda path: os.symlink("old.json", path)),
                            ("dangling", lambda path: os.symlink("none", path))):

@@ -49,15 +49,18 @@ std::string json_text(const nlohmann::ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-namespace {
-
 const nlohmann::json& field_of(const nlohmann::json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) throw std::runtime_error(fmt::format("field \"{}\" is missing", name));
   return *found;
 }
 
-}  // namespace
+const nlohmann::json& field_of(const nlohmann::json& object, const char* name, nlohmann::json::value_t type,
+                               std::string_view expected) {
+  const nlohmann::json& value = field_of(object, name);
+  if (value.type() == type) return value;
+  throw std::runtime_error(fmt::format("field \"{}\" is {}, expected {}", name, shown(value), expected));
+}
 
 Index whole_field(const nlohmann::json& object, const char* name, Index least, Index most) {
   const nlohmann::json& value = field_of(object, name);

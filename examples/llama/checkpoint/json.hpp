@@ -21,6 +21,13 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
 /// U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 
+/// The value `name` of `object`. Throws `std::runtime_error` that names it unless it is there.
+const nlohmann::json& field_of(const nlohmann::json& object, const char* name);
+
+/// The same of one type, which is `expected` in words.
+const nlohmann::json& field_of(const nlohmann::json& object, const char* name, nlohmann::json::value_t type,
+                               std::string_view expected);
+
 /// The whole number `name` of `object`. Throws `std::runtime_error` that names it unless it is there and in range.
 Index whole_field(const nlohmann::json& object, const char* name, Index least, Index most);
 

@@ -15,6 +15,9 @@ std::size_t character_at(std::string_view text) {
                            : byte(0) < 0xf5                    ? 4
                                                                : 0;
   if (size == 0 || size > text.size()) return 0;
+  // No overlong form (of a control character, say), no surrogate, nothing above U+10FFFF.
+  if (size == 3 && ((byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xed && byte(1) >= 0xa0))) return 0;
+  if (size == 4 && ((byte(0) == 0xf0 && byte(1) < 0x90) || (byte(0) == 0xf4 && byte(1) >= 0x90))) return 0;
   for (std::size_t i = 1; i < size; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }

@@ -2,10 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -175,14 +177,26 @@ void generate(const Options& options) {
     report.update(to_json(run));
   }
 
-  if (json) json->commit(json_text(report, 2) + "\n");
-  if (trace) trace->commit(run.trace.dump() + "\n");
-  if (logits) logits->commit({reinterpret_cast<const char*>(run.logits.data()), run.logits.size() * sizeof(float)});
-  if (page) {
+  // An output that cannot be written must not lose the others.
+  std::exception_ptr first_error;
+  const auto commit = [&first_error](const std::optional<OutputFile>& file, const auto& content) {
+    try {
+      if (file) file->commit(content());
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
+  commit(json, [&] { return json_text(report, 2) + "\n"; });
+  commit(trace, [&] { return run.trace.dump() + "\n"; });
+  commit(logits, [&] {
+    return std::string_view(reinterpret_cast<const char*>(run.logits.data()), run.logits.size() * sizeof(float));
+  });
+  commit(page, [&] {
     prompt.insert(prompt.end(), run.tokens.begin(), run.tokens.end());
-    page->commit(report_page(
-        {.tokens = prompt, .tokenizer = tokenizer.get(), .layers = config.layers, .steps = run.active_layers}, report));
-  }
+    return report_page(
+        {.tokens = prompt, .tokenizer = tokenizer.get(), .layers = config.layers, .steps = run.active_layers}, report);
+  });
+  if (first_error) std::rethrow_exception(first_error);
   // After the files: whoever reads this may be gone.
   if (options.compare) {
     print_text(comparison);

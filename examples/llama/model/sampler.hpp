@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <random>
 #include <span>
 #include <vector>
@@ -12,7 +13,7 @@ namespace llama {
 struct Sampling {
   float temperature = 0;  ///< 0: the most likely token
   float top_p = 1;        ///< draw among the most likely tokens that hold this share of the probability
-  unsigned seed = 0;
+  std::uint64_t seed = 0;
 };
 
 /// Draws tokens; two samplers with equal settings draw the same tokens from the same logits.

@@ -80,7 +80,7 @@ void add_weights_option(CLI::App& app, bool& int8) {
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& work) {
   open_standard_streams();
-  std::signal(SIGXFSZ, SIG_IGN);  // writing fails instead, and says so
+  for (const int signal : {SIGXFSZ, SIGPIPE}) std::signal(signal, SIG_IGN);  // writing fails instead, and says so
   std::signal(SIGBUS, end_on_bus_error);
   const int status = parse_and_run(app, argc, argv, work);
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;

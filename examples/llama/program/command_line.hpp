@@ -50,10 +50,11 @@ requires std::is_arithmetic_v<Number> Number parse_number(const std::string& opt
     expected = "a finite number";
   }
   if (good) return number;
-  if (std::floating_point<Number> && error == std::errc::result_out_of_range) expected += " that a float can hold";
+  const bool too_far = error == std::errc::result_out_of_range;  // for the type
+  if (std::floating_point<Number> && too_far) expected += " that a float can hold";
   const bool bounded_below = range.least != std::numeric_limits<Number>::lowest();
   const bool bounded_above = range.most != std::numeric_limits<Number>::max();
-  if (bounded_above) {
+  if (bounded_above || (std::integral<Number> && too_far)) {
     expected += fmt::format(" from {} to {}", range.least, range.most);
   } else if (bounded_below || std::unsigned_integral<Number>) {
     expected += fmt::format(" of at least {}", range.least);

@@ -4,20 +4,32 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/files/file_error.hpp"
 
 namespace llama {
 
 namespace fs = std::filesystem;
 
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator next(folder, error); !error && next != fs::directory_iterator(); next.increment(error)) {
+    entries.push_back(next->path());
+  }
+  if (error) throw file_error(fmt::format("{}: cannot read the folder: {}", folder.string(), error.message()));
+  return entries;
+}
+
 std::vector<fs::path> files_at(const fs::path& path, std::initializer_list<std::string_view> extensions) {
   std::error_code ignored;  // who opens the file says what is wrong with it
   if (!fs::is_directory(path, ignored)) return {path};
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    const bool wanted = std::ranges::find(extensions, entry.path().extension().string()) != extensions.end();
-    if (wanted && entry.is_regular_file()) files.push_back(entry.path());
+  for (fs::path& entry : entries_of(path)) {
+    const bool wanted = std::ranges::find(extensions, entry.extension().string()) != extensions.end();
+    if (wanted) files.push_back(std::move(entry));
   }
   if (files.empty()) {
     fail("the folder ", path.string(), " holds no *", fmt::format("{}", fmt::join(extensions, " or *")));

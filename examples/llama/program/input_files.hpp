@@ -7,8 +7,11 @@
 
 namespace llama {
 
-/// `path` itself, or, if it is a folder, the files in it with one of `extensions`, by name. Throws
-/// `std::invalid_argument` if there is none.
+/// What `folder` holds, in no order. Throws `file_error` if it cannot be read.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
+
+/// `path` itself, or, if it is a folder, all that it holds with one of `extensions`, by name: who opens what is no file
+/// says so. Throws `file_error` if the folder cannot be read, `std::invalid_argument` if it holds none.
 std::vector<std::filesystem::path> files_at(const std::filesystem::path& path,
                                             std::initializer_list<std::string_view> extensions);
 

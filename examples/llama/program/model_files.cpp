@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "examples/llama/files/file_error.hpp"
+#include "examples/llama/program/input_files.hpp"
 
 namespace llama {
 
@@ -41,8 +43,8 @@ std::vector<fs::path> model_files(const fs::path& model, const fs::path& tokeniz
       files.push_back(path);
       return;
     }
-    for (const auto& entry : fs::directory_iterator(path)) {
-      if (is_read(entry.path())) files.push_back(entry.path());
+    for (fs::path& entry : entries_of(path)) {
+      if (is_read(entry)) files.push_back(std::move(entry));
     }
   };
   add(model);

@@ -1,6 +1,8 @@
 #include "examples/llama/program/pruning_options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "examples/llama/checkpoint/json.hpp"
@@ -28,15 +30,29 @@ std::string named_policies() {
   return text;
 }
 
+struct PresetPlace {
+  std::string file;
+  std::optional<std::string> name;
+};
+
+/// The parts of `FILE` or `FILE#NAME`. A '#' may be in a folder's name, or in that of a file that is there.
+PresetPlace preset_place(const std::string& text) {
+  const std::size_t slash = text.rfind('/');
+  const std::size_t hash = text.find_last_of("/#");
+  std::error_code error;  // of a text that can be no file's name
+  if (hash == slash || std::filesystem::is_regular_file(text, error)) return {text, std::nullopt};
+  return {text.substr(0, hash), text.substr(hash + 1)};
+}
+
 }  // namespace
 
-void add_pruning_options(CLI::App& app, PruningOptions& options) {
+void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms forms) {
   app.add_option(
          "--schedule", options.schedule,
          "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, "
          "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7), " +
-             named_policies() +
+             (forms == ScheduleForms::all ? named_policies() : "") +
              "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the eight options below "
              "where they are not given")
       ->capture_default_str();
@@ -66,7 +82,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options) {
 }
 
 std::string schedule_file_of(const PruningOptions& options) {
-  return options.schedule.starts_with('@') ? options.schedule.substr(1, options.schedule.rfind('#') - 1) : "";
+  return options.schedule.starts_with('@') ? preset_place(options.schedule.substr(1)).file : "";
 }
 
 PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::LayerWidths& widths) {
@@ -117,8 +133,7 @@ lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& optio
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
-  const std::size_t hash = file_and_name.rfind('#');
-  const std::string path = file_and_name.substr(0, hash);
+  const auto [path, given_name] = preset_place(file_and_name);
   const nlohmann::json file = parse_json(MappedFile(path).bytes(), path);
   if (!file.is_object()) fail(path, ": the file holds ", shown(file), ", not an object: no schedule file");
   const auto member = [&](const char* name) { return file.value(name, nlohmann::json()); };
@@ -130,8 +145,7 @@ lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
   }
   const nlohmann::json presets = member("presets");
   if (!presets.is_object()) fail(path, ": presets ", shown(presets), " is not an object");
-  const nlohmann::json name =
-      hash == std::string::npos ? member("default") : nlohmann::json(file_and_name.substr(hash + 1));
+  const nlohmann::json name = given_name ? nlohmann::json(*given_name) : member("default");
   if (!name.is_string()) {
     fail(path, ": default ", shown(name), " names no preset; write FILE#NAME with one of ", names_in(presets));
   }

@@ -25,9 +25,13 @@ struct PruningOptions {
   std::optional<Index> revive_from = {};     ///< absent: the preset's, else 0
 };
 
+/// Which schedules a program takes: those that a preset can hold, or the named policies too.
+enum class ScheduleForms { all, preset };
+
 /// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived`,
 /// `--decode-revived`, `--first-revived`, `--continuations` and `--revive-from`. `options` must outlive the parsing.
-void add_pruning_options(CLI::App& app, PruningOptions& options);
+/// The help offers `forms`.
+void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms forms = ScheduleForms::all);
 
 /// The file that a preset is read from; empty if there is none.
 std::string schedule_file_of(const PruningOptions& options);
@@ -58,7 +62,7 @@ lazyllm::LayerWidths widths_of(const Config& config) {
 }
 
 /// Reads the preset that `FILE` or `FILE#NAME` names for a model of `layers` layers; without a name it is the file's
-/// default. Throws as `resolved`.
+/// default. A '#' in a folder's name, or in that of a file that is there, separates nothing. Throws as `resolved`.
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers);
 
 }  // namespace llama

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <exception>
+#include <new>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -92,6 +93,10 @@ void ResumableLog::start(const nlohmann::ordered_json& settings, const OnLine& o
     const Json json = parse_json(std::as_bytes(std::span(line)), place);
     try {
       on_line(json);
+    } catch (const std::bad_alloc&) {
+      throw;  // the line is not to blame
+    } catch (const Json::exception& error) {
+      reject(place, "does not hold what this program writes: {}", plain_reason(error));
     } catch (const std::exception& error) {
       reject(place, "does not hold what this program writes: {}", plain_message(error));
     }

@@ -52,14 +52,15 @@ void Pattern::for_each_match(const icu::UnicodeString& text,
     throw tokenizer_error(fmt::format("the text cannot be matched with a pattern of the tokenizer from byte {} on: {}",
                                       utf8(icu::UnicodeString(text, 0, reached)).size(), u_errorName(status)));
   };
-  const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->matcher(text, status));
+  const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->matcher(status));
   check();
   // In units of 10000 backtracking points, so that a pattern that explodes ends soon.
   matcher->setTimeLimit(1000 + text.length() / 100, status);
   // A run of white space takes some 20 bytes for each of its characters; ICU's own limit of 8 MB ends at 400,000.
   constexpr std::int64_t least = 8'000'000, each = 128, most = std::numeric_limits<std::int32_t>::max();
   matcher->setStackLimit(static_cast<std::int32_t>(std::min(least + each * text.length(), most)), status);
-  check();
+  check();  // before the text: with one, ICU forgets that the matcher itself got no memory, and crashes
+  matcher->reset(text);
   while (matcher->find(status)) {
     const std::int32_t start = matcher->start(status);
     reached = matcher->end(status);

@@ -79,7 +79,9 @@ std::size_t leading_space(std::string_view text) {
 
 std::string utf8(const icu::UnicodeString& text) {
   std::string result;
-  return allocated(text).toUTF8String(result);
+  allocated(text).toUTF8String(result);
+  if (result.empty() && !text.isEmpty()) throw std::bad_alloc();  // ICU's only sign of it
+  return result;
 }
 
 icu::UnicodeString byte_characters(const icu::UnicodeString& text) {

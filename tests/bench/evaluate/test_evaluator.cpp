@@ -11,6 +11,7 @@
 #include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "tests/bench/evaluate/toy_tokenizer.hpp"
+#include "tests/examples/llama/chatml.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
 #include "tests/support/source_folder.hpp"
 
@@ -107,7 +108,7 @@ TEST_CASE("dense: the decoder's own greedy text, operations and memory") {
 
 TEST_CASE("a chat template goes around the prompt, but not around those of few-shot and code sets") {
   const ToyTokenizer tokenizer(3);
-  const ChatTemplate chat("<|im_start|>", "");
+  const ChatTemplate chat(test::chatml, "");
   for (const Index bytes : {8, 300}) {  // the longer one loses its middle, the template's ends stay
     CAPTURE(bytes);
     Item one = item(bytes, 8);

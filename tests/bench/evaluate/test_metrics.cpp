@@ -1,10 +1,15 @@
 #include <doctest/doctest.h>
+#include <unicode/uclean.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 
 #include "bench/evaluate/metrics.hpp"
 #include "examples/llama/files.hpp"
@@ -160,6 +165,24 @@ TEST_CASE("a data set's score is a percentage, a category's the mean of its data
   CHECK(scores[2].score == close_to(40));
   CHECK(scores[2].datasets == 1);
   CHECK(category_scores({}).empty());
+}
+
+TEST_CASE("an answer for which ICU gets no memory is an error, not an empty answer") {
+  static bool fails = false;
+  const auto allocate = [](const void*, std::size_t bytes) { return fails ? nullptr : std::malloc(bytes); };
+  const auto reallocate = [](const void*, void* memory, std::size_t bytes) {
+    return fails ? nullptr : std::realloc(memory, bytes);
+  };
+  const auto release = [](const void*, void* memory) { std::free(memory); };
+  UErrorCode status = U_ZERO_ERROR;
+  u_setMemoryFunctions(nullptr, allocate, reallocate, release, &status);
+  REQUIRE(U_SUCCESS(status));
+  const std::string answer(1000, 'x');
+  CHECK(token_f1(answer, answer) == 1);
+  fails = true;
+  CHECK_THROWS_AS(token_f1(answer, answer), std::bad_alloc);
+  CHECK_THROWS_AS(rouge_l(answer, answer), std::bad_alloc);
+  fails = false;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 #include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/files/file_error.hpp"
 #include "tests/examples/llama/checkpoint/support.hpp"
+#include "tests/support/failing_large_allocations.hpp"
 
 using namespace llama;
 using test::TemporaryFolder;
@@ -176,7 +178,6 @@ TEST_CASE("a folder is all of its *.jsonl in the order of their names; a limit c
   folder.write("tiny_code.jsonl", line + line + line);
   folder.write("qasper.jsonl", line + "{\n" + line + line + R"({"prompt": "p", "answers": "a", "dataset": "lcc"})");
   folder.write("notes.txt", line);
-  std::filesystem::create_directory(folder.path() / "more.jsonl");
   DataOptions options;
   options.max_tokens = 1;
   options.data = folder.path();
@@ -190,6 +191,30 @@ TEST_CASE("a folder is all of its *.jsonl in the order of their names; a limit c
   CHECK(datasets() == Texts{"qasper", "qasper", "lcc", "tiny_code", "tiny_code"});
   CHECK(read_data(options).items[1].place.ends_with("qasper.jsonl:3"));  // a bad line does not count
   CHECK(read_data(options).bad_lines.size() == 1);
+  std::filesystem::create_symlink("none", folder.path() / "more.jsonl");
+  check_rejected<file_error>([&] { read_data(options); }, {"more.jsonl", "No such file"});
+}
+
+TEST_CASE("no line is lost or blamed where memory runs out") {
+  const TemporaryFolder folder;
+  const std::string line = R"({"prompt": ")" + std::string(100'000, 'p') + R"(", "answers": "a"})";
+  DataOptions options;
+  options.max_tokens = 1;
+  options.data = folder.write("tiny_code.jsonl", line + "\n" + line + "\n");
+  bool whole = false;
+  lazyllm::test::with_each_large_allocation_failing(50'000, [&](long n) {
+    CAPTURE(n);
+    try {
+      const Data data = read_data(options);
+      whole = true;
+      CHECK(data.items.size() == 2);
+      CHECK(data.bad_lines.empty());
+    } catch (const std::bad_alloc&) {
+    } catch (const file_error& error) {
+      CHECK(std::string(error.what()).find("not enough memory") != std::string::npos);
+    }
+  });
+  CHECK(whole);
 }
 
 TEST_CASE("files that cannot be read") {

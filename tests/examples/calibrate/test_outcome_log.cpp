@@ -70,6 +70,7 @@ TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   CHECK(resume_error(folder, head + line + "\n") == "nothing was thrown");
   refused(head + "\n", "not valid JSON");
   refused(head + "[]\n", "\"positions\" is missing");
+  refused(replaced("\"preset\"", "\"perset\""), "field \"preset\" is missing");
   refused(replaced("3:0.1", "3:1.1"), "keep 1.1");
   refused(replaced("{\"schedule\":\"3:0.1\"}", "null"), "preset");
   refused(replaced("\"3:0.1\"", "\"12:0.1\""), "layer 12 is out of range 1 to 11");

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "examples/llama/files/printable.hpp"
 
 using namespace llama;
@@ -13,4 +15,24 @@ TEST_CASE("printable: no control character and no stray byte is left") {
                   "a\x80\xe2\x82") == "\\xff\\xc3a\\x80\\xe2\\x82");
   CHECK(printable("1\n2\t3") == "1\\x0a2\\x093");
   CHECK(printable("1\n2\t3\x1b", Controls::lines) == "1\n2\t3\\x1b");
+}
+
+TEST_CASE("printable: what UTF-8 forbids is stray bytes") {
+  for (const auto& [text, shown] : {
+           std::pair("\xc0\x9b", "\\xc0\\x9b"),                       // overlong
+           {"\xc1\xbf", "\\xc1\\xbf"},                                //
+           {"\xe0\x80\x9b", "\\xe0\\x80\\x9b"},                       //
+           {"\xe0\x9f\xbf", "\\xe0\\x9f\\xbf"},                       //
+           {"\xf0\x80\x80\x9b", "\\xf0\\x80\\x80\\x9b"},              //
+           {"\xf0\x8f\xbf\xbf", "\\xf0\\x8f\\xbf\\xbf"},              //
+           {"\xed\xa0\x80", "\\xed\\xa0\\x80"},                       // surrogates
+           {"\xed\xbf\xbf", "\\xed\\xbf\\xbf"},                       //
+           {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},              // above U+10FFFF
+           {"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"},              //
+           {"\xe0\xa0\x80\xed\x9f\xbf", "\xe0\xa0\x80\xed\x9f\xbf"},  // the first and last that are allowed
+           {"\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"},
+       }) {
+    CAPTURE(shown);
+    CHECK(printable(text) == shown);
+  }
 }

@@ -15,6 +15,7 @@
 #include "examples/llama/model/generate_program.hpp"
 #include "examples/llama/model/relative_error.hpp"
 #include "examples/llama/tokenizer/chat_template.hpp"
+#include "tests/examples/llama/chatml.hpp"
 #include "tests/support/source_folder.hpp"
 
 using namespace llama;
@@ -442,7 +443,7 @@ TEST_CASE("--chat puts the prompt in the model's chat template") {
   const std::filesystem::path model = program.path("model");
   std::filesystem::copy(lazyllm::test::source_folder() / "examples/models/tiny", model);
   std::ofstream(model / "tokenizer_config.json")
-      << R"({"chat_template": "{{ '<|im_start|>' + message['role'] }}", "bos_token": null, "eos_token": null})";
+      << Json{{"chat_template", test::chatml}, {"bos_token", nullptr}, {"eos_token", nullptr}};
   const auto ids = open_chat_template(model).encode(*open_tokenizer(model), "Who made the red bowl?");
   std::string text;
   for (const TokenId id : ids) text += std::to_string(id) + ' ';

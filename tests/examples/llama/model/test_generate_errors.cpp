@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -72,6 +73,7 @@ TEST_CASE("mistakes in the usage exit with 2 and say what is expected") {
   check_ids_fail({"--threads", "0"}, 2, {"--threads", "1"});
   check_ids_fail({"--dtype", "int8"}, 2, {"--dtype", "int8", "f32", "bf16", "f16"});
   check_ids_fail({"--seed", "-1"}, 2, {"--seed"});
+  check_ids_fail({"--seed", "18446744073709551616"}, 2, {"--seed", "from 0 to 18446744073709551615"});
   check_ids_fail({"--top-p", "x"}, 2, {"--top-p"});
   check_ids_fail({"--unknown"}, 2, {"--unknown"});
 }
@@ -162,6 +164,22 @@ TEST_CASE("an output that is there already stays as it was when the run fails, a
   CHECK(test::read(program.path("old")) == "old");
   CHECK(program.run_ids({"--json", program.path("old"), "--max-tokens", "2"}).status == 0);
   CHECK(test::read(program.path("old")).starts_with("{"));
+}
+
+TEST_CASE("an output that cannot be written is an error and does not lose the others") {
+  const test::GenerateProgram program;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{400, before.rlim_max};  // bytes of a file: enough for the 97 logits
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const auto result = program.run_ids({"--max-tokens", "1", "--json", program.path("json"), "--trace",
+                                       program.path("trace"), "--logits", program.path("logits")});
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CAPTURE(result.err);
+  CHECK(result.status == 1);
+  CHECK(result.err.find("json: the file cannot be written: File too large") != std::string::npos);
+  CHECK(test::read(program.path("logits")).size() == 97 * sizeof(float));
+  CHECK(program.files() == std::set<std::string>{"ids", "logits"});
 }
 
 TEST_CASE("damaged Hugging Face directories") {

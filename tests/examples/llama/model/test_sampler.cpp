@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -74,6 +75,7 @@ TEST_CASE("a seed draws the same tokens again, another seed others") {
   const std::vector<TokenId> first = draws({.temperature = 1, .seed = 7}, logits, 100);
   CHECK(draws({.temperature = 1, .seed = 7}, logits, 100) == first);
   CHECK(draws({.temperature = 1, .seed = 8}, logits, 100) != first);
+  CHECK(draws({.temperature = 1, .seed = (std::uint64_t{1} << 32) + 7}, logits, 100) != first);
 }
 
 TEST_CASE("extreme temperatures and logits do not overflow") {

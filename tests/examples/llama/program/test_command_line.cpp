@@ -93,8 +93,22 @@ TEST_CASE("numbers: of a long text the message shows the beginning") {
   const Outcome outcome = run([] {}, {"--number", text.c_str()},
                               [&](CLI::App& app) { add_number(app, "--number", number, "a number", {.least = 1}); });
   CHECK(outcome.status == 2);
-  CHECK(outcome.err.find("--number: 1" + std::string(63, '0') + "... is not a whole number of at least 1") == 0);
+  CHECK(outcome.err.find("--number: 1" + std::string(63, '0') +
+                         "... is not a whole number from 1 to 9223372036854775807") == 0);
   CHECK(outcome.err.size() < 300);
+}
+
+TEST_CASE("numbers: for one that its type cannot hold the message says both bounds") {
+  const auto message = [](auto number, const char* text) {
+    const std::string line =
+        run([] {}, {"--number", text}, [&](CLI::App& app) { add_number(app, "--number", number, "a number"); }).err;
+    return line.substr(0, line.find('\n'));
+  };
+  CHECK(message(std::uint64_t{0}, "18446744073709551616") ==
+        "--number: 18446744073709551616 is not a whole number from 0 to 18446744073709551615");
+  CHECK(message(std::uint64_t{0}, "-1") == "--number: -1 is not a whole number of at least 0");
+  CHECK(message(std::int32_t{0}, "-2147483649") ==
+        "--number: -2147483649 is not a whole number from -2147483648 to 2147483647");
 }
 
 TEST_CASE("numbers: they are read as decimal ones") {
@@ -163,6 +177,27 @@ TEST_CASE("program: a standard output that cannot be written is an error, after 
   CHECK(run([] {}, {"--help"}, nullptr, full).status == 1);
   CHECK(run([] {}, {"--help"}).status == 0);
   CHECK(run(work).out == "text 1\n");
+}
+
+TEST_CASE("program: a stream that nobody reads ends nothing before the results are written") {
+  const test::TemporaryFolder folder;
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    const auto prepare = [stream] {
+      int ends[2];
+      if (::pipe(ends) != 0) return;
+      ::dup2(ends[1], stream);
+      ::close(ends[0]);
+      ::close(ends[1]);
+    };
+    const std::string name = "out" + std::to_string(stream);
+    const auto work = [&] {
+      print("text");
+      say("figures");
+      OutputFile(folder.path() / name).commit("results");
+    };
+    CHECK(run(work, {}, nullptr, prepare).status == (stream == STDOUT_FILENO ? 1 : 0));
+    CHECK(test::read(folder.path() / name) == "results");
+  }
 }
 
 TEST_CASE("program: what is printed to closed streams ends up in no file") {

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <exception>
+#include <filesystem>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -194,6 +195,28 @@ TEST_CASE("a schedule file: its default preset, a named one, and options that wi
   CHECK(selection(overridden, 3).protect_first == 0);
   CHECK(selection(overridden, 3).protect_last == 1);
   CHECK(lazyllm::to_text(overridden.score()) == "last");
+}
+
+TEST_CASE("a schedule file: a '#' in a folder's name, or in that of a file that is there, separates nothing") {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "c#");
+  const std::string file = folder.write("c#/p.json", two_presets);
+  const std::string sharp = folder.write("c#/a#b", two_presets);
+  PruningOptions options;
+  const auto check = [&](const std::string& text, const std::string& of_file, Index layers_run, Index kept) {
+    CAPTURE(text);
+    options.schedule = "@" + text;
+    CHECK(schedule_file_of(options) == of_file);
+    CHECK(selection(make_pruner(options, 10), layers_run).k == kept);
+  };
+  check(file, file, 3, 50);
+  check(file + "#10%", file, 2, 25);
+  check(sharp, sharp, 3, 50);
+  check(sharp + "#10%", sharp, 2, 25);
+  options.schedule = "@none#10%";
+  CHECK(schedule_file_of(options) == "none");
+  options.schedule = "1:0.5";
+  CHECK(schedule_file_of(options).empty());
 }
 
 TEST_CASE("schedule files that cannot be used are refused by file, place and what there is") {

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
-
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -166,4 +166,28 @@ TEST_CASE("log: files that hold something else are refused and stay as they were
   }
   check_rejected<file_error>([&] { Log{folder.path()}; }, {"not a regular file"});
   check_rejected<file_error>([&] { Log{folder.path() / "none/file"}; }, {"none/file", "cannot be written"});
+}
+
+TEST_CASE("log: a line that lacks what is read from it is refused without the words of a library") {
+  const TemporaryFolder folder;
+  const std::string header = R"({"settings":)" + settings.dump() + "}\n";
+  for (const char* line : {"{}", "[]", R"({"number": "three"})"}) {
+    const auto path = folder.write("log.jsonl", header + line + "\n");
+    CAPTURE(line);
+    try {
+      Log{path};
+      FAIL_CHECK("nothing was thrown");
+    } catch (const file_error& error) {
+      CHECK(std::string(error.what()).starts_with(path.string() + ":2: does not hold what this program writes: "));
+      CHECK(std::string(error.what()).find("exception") == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("log: a failed allocation is not blamed on the line") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "log.jsonl";
+  Log(path).log.append({{"number", 1}});
+  ResumableLog log(path, true);
+  CHECK_THROWS_AS(log.start(settings, [](const nlohmann::json&) { throw std::bad_alloc(); }), std::bad_alloc);
 }

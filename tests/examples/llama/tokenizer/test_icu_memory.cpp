@@ -26,6 +26,9 @@ void release(const void*, void* memory) { std::free(memory); }
 /// `action()` with each of ICU's allocations failing in turn must throw, and without a failure give `expected`.
 template <class Result, class Action>
 void check_each_failure(const Result& expected, const Action& action) {
+  UErrorCode status = U_ZERO_ERROR;
+  u_setMemoryFunctions(nullptr, allocate, reallocate, release, &status);
+  REQUIRE(U_SUCCESS(status));
   for (long n = 0;; ++n) {
     CAPTURE(n);
     before_failure = n;
@@ -45,12 +48,9 @@ void check_each_failure(const Result& expected, const Action& action) {
 }
 
 TEST_CASE("tokenizer.json: a text for which ICU gets no memory is an error, not another text") {
-  UErrorCode status = U_ZERO_ERROR;
-  u_setMemoryFunctions(nullptr, allocate, reallocate, release, &status);
-  REQUIRE(U_SUCCESS(status));
-  // Pieces that are longer than what ICU keeps without memory of its own.
+  // Pieces of more bytes than ICU keeps without memory of its own: 27 units of UTF-16, 1024 bytes of UTF-8.
   const std::string word = "a\u00e9On the world of words and of the other words ";
-  const std::string text = word + std::string(60, 'a') + std::string(60, ' ') + word;
+  const std::string text = word + std::string(1100, 'a') + std::string(60, ' ') + word;
   const auto check = [&](const json& file) {
     const TemporaryFolder folder;
     const auto tokenizer = open_tokenizer(folder.write("tokenizer.json", file.dump()));
@@ -70,7 +70,7 @@ TEST_CASE("tokenizer.json: a text for which ICU gets no memory is an error, not 
 }
 
 TEST_CASE("text stream: no text is lost where ICU gets no memory") {
-  const std::string text(100, 'x');
+  const std::string text(1100, 'x');
   check_each_failure(text, [&] { return TextStream().push(text); });
 }
 
