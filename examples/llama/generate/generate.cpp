@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -192,7 +193,7 @@ void generate(const Options& options) {
     return std::string_view(reinterpret_cast<const char*>(run.logits.data()), run.logits.size() * sizeof(float));
   });
   commit(page, [&] {
-    prompt.insert(prompt.end(), run.tokens.begin(), run.tokens.end());
+    std::ranges::copy(run.tokens, std::back_inserter(prompt));  // not by insert, at which g++ 14 warns of nothing
     return report_page(
         {.tokens = prompt, .tokenizer = tokenizer.get(), .layers = config.layers, .steps = run.active_layers}, report);
   });
