@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +20,10 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   for (fs::directory_iterator next(folder, error); !error && next != fs::directory_iterator(); next.increment(error)) {
     entries.push_back(next->path());
   }
-  if (error) throw file_error(fmt::format("{}: cannot read the folder: {}", folder.string(), error.message()));
+  if (error) {
+    errno = error.value();
+    fail_last_call(folder, "cannot read the folder");
+  }
   return entries;
 }
 
