@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
-#include <sstream>
 #include <string_view>
 
 #include "bench/evaluate/metrics.hpp"
@@ -116,11 +115,7 @@ class Reader {
         lengths_(read_config(options.lengths, json::value_t::number_unsigned)) {}
 
   void read(const fs::path& path) {
-    std::istringstream lines(read_input(path));
-    lines.exceptions(std::ios::badbit);  // a failed allocation would read as the end of the file
-    std::string text;
-    for (Index line = 1; std::getline(lines, text); ++line) {
-      if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    for_each_line(path, [&](const std::string& text, Index line) {
       const std::string place = fmt::format("{}:{}", path.string(), line);
       try {
         add(read_line(text, path.stem().string(), place, line));
@@ -133,7 +128,7 @@ class Reader {
         }
         data_.bad_lines.push_back({place, std::string(reason)});
       }
-    }
+    });
   }
 
   Data take() { return std::move(data_); }

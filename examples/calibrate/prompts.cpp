@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <sstream>
 #include <utility>
 
 #include "examples/llama/base.hpp"
@@ -46,14 +45,10 @@ std::vector<Prompt> prompts_in(const fs::path& path) {
     prompts.push_back(std::move(prompt));
   };
   if (path.extension() == ".jsonl") {
-    std::istringstream lines(read_input(path));
-    lines.exceptions(std::ios::badbit);  // a failed allocation would read as the end of the file
-    std::string text;
-    for (int number = 1; std::getline(lines, text); ++number) {
-      if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    for_each_line(path, [&](const std::string& line, Index number) {
       const std::string place = fmt::format("{}:{}", path.string(), number);
-      add(prompt_of(parse_json(std::as_bytes(std::span(text)), place), place), place);
-    }
+      add(prompt_of(parse_json(std::as_bytes(std::span(line)), place), place), place);
+    });
   } else {
     add({read_input(path), "", {}}, path.string());
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <new>
+#include <sstream>
 
 namespace llama {
 
@@ -54,6 +55,16 @@ std::string read_input(const std::filesystem::path& path, InputKind kind) {
     return read_rest(file, path);
   } catch (const std::bad_alloc&) {
     throw file_error(fmt::format("{}: not enough memory for what the file holds", path.string()));
+  }
+}
+
+void for_each_line(const std::filesystem::path& path,
+                   const std::function<void(const std::string& line, std::ptrdiff_t number)>& on_line) {
+  std::istringstream lines(read_input(path));
+  lines.exceptions(std::ios::badbit);  // a failed allocation would read as the end of the file
+  std::string line;
+  for (std::ptrdiff_t number = 1; std::getline(lines, line); ++number) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) on_line(line, number);
   }
 }
 

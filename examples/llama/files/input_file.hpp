@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "examples/llama/files/descriptor.hpp"
@@ -23,6 +24,11 @@ Descriptor open_input(const std::filesystem::path& path, InputKind kind = InputK
 
 /// All of a file. Throws as `open_input`, and `file_error` if reading fails or there is more than `max_input_bytes`.
 std::string read_input(const std::filesystem::path& path, InputKind kind = InputKind::regular_file);
+
+/// Calls `on_line` with each line of a file that is not blank, and its number from 1 on. Throws as `read_input`, and
+/// `std::bad_alloc` where memory runs out: no line is lost.
+void for_each_line(const std::filesystem::path& path,
+                   const std::function<void(const std::string& line, std::ptrdiff_t number)>& on_line);
 
 /// What is left to be read of an open file. `path` is for messages. Throws `file_error` if that fails.
 std::string read_rest(const Descriptor& file, const std::filesystem::path& path);

@@ -73,13 +73,6 @@ bool trims_instructions(std::string_view source) {
   return trimmed != 0;
 }
 
-/// Takes a tag's "-" and the spaces around it off the front of `rest`; whether there is a "-".
-bool take_dash(std::string_view& rest) {
-  const bool dash = rest.starts_with('-');
-  rest.remove_prefix(std::min(rest.find_first_not_of(" \n", dash), rest.size()));
-  return dash;
-}
-
 /// Whether the template writes white space that lies between two tags. transformers takes off the newline after a block
 /// and the indentation before one, not those of an output.
 bool writes_gaps(const std::string& source) {
@@ -106,33 +99,20 @@ bool begins_with(const std::string& source, std::string_view mark) {
 /// Whether what the template writes where `add_generation_prompt` is set is `header` and nothing else. A block for
 /// `enable_thinking`, which nobody sets, writes nothing.
 bool answers_begin_with(std::string_view source, std::string_view header) {
-  const std::size_t condition = source.rfind("add_generation_prompt");
-  if (condition == std::string_view::npos) return false;
-  const std::size_t block = source.find("%}", condition);
-  if (block == std::string_view::npos) return false;
+  static const std::regex opening(R"re(^[ \n]*(?:\{\{-?[ \n]*(['"]))?)re");
+  // A "-" after a header that is no literal would take its newline off.
+  static const std::regex closing(
+      R"re(^(?:(['"])[ -]*\}\}[ \n]*\{%-?|\{%)[ \n]*(?:endif|el|if enable_thinking is defined))re");
+  const std::size_t condition = source.rfind("add_generation_prompt"), block = source.find("%}", condition);
+  if (condition == std::string_view::npos || block == std::string_view::npos) return false;
   std::string_view rest = source.substr(block + 2);
-  rest.remove_prefix(std::min(rest.find_first_not_of(" \n"), rest.size()));
-  if (rest.starts_with("{{")) {
-    rest.remove_prefix(2);
-    take_dash(rest);
-    const std::string_view quote = rest.substr(0, 1);
-    if (quote != "'" && quote != "\"") return false;
-    rest.remove_prefix(1);
-    if (!rest.starts_with(header) || !rest.substr(header.size()).starts_with(quote)) return false;
-    rest.remove_prefix(header.size() + 1);
-    rest.remove_prefix(std::min(rest.find_first_not_of(" -"), rest.size()));
-    if (!rest.starts_with("}}")) return false;
-    rest.remove_prefix(2);
-    rest.remove_prefix(std::min(rest.find_first_not_of(" \n"), rest.size()));
-  } else {
-    if (!rest.starts_with(header)) return false;
-    rest.remove_prefix(header.size());
-    if (rest.starts_with("{%-")) return false;  // would take the header's newline off
-  }
-  if (!rest.starts_with("{%")) return false;
-  rest.remove_prefix(2);
-  take_dash(rest);
-  return rest.starts_with("endif") || rest.starts_with("el") || rest.starts_with("if enable_thinking is defined");
+  std::match_results<std::string_view::const_iterator> match;
+  std::regex_search(rest.begin(), rest.end(), match, opening);
+  const std::string quote = match.str(1);
+  rest.remove_prefix(static_cast<std::size_t>(match.length()));
+  if (!rest.starts_with(header)) return false;
+  rest.remove_prefix(header.size());
+  return std::regex_search(rest.begin(), rest.end(), match, closing) && match.str(1) == quote;
 }
 
 /// The conditions of the blocks that are open at `at`, the outermost first; "else" for the other branch of one.
@@ -185,6 +165,14 @@ bool always_followed(std::string_view source, std::string_view mark, std::string
 
 [[noreturn]] void refuse(std::string_view what) {
   throw tokenizer_error(fmt::format("the chat_template {}, which is not known", what));
+}
+
+/// Refuses a template that begins a conversation with another text than `start`, or an answer with another than
+/// `header`, or writes anything between.
+void check_texts(const std::string& source, std::string_view start, std::string_view header) {
+  if (!begins_with(source, start)) refuse("begins with a text of its own");
+  if (!answers_begin_with(source, header)) refuse("begins an answer in its own way");
+  if (writes_gaps(source)) refuse("writes white space between its tags");
 }
 
 /// The variable that a template puts after a string literal which ended with `quote`, as `quote + variable` or in an
@@ -304,10 +292,8 @@ void ChatTemplate::read_chatml(const std::string& source) {
   static const std::regex user_turn(
       R"re(<\|im_start\|>(user\n|['"]?\s*([+~]|-?\}\}\s*\{\{-?|\{\{-?)\s*message(\.role|\['role'\]|\["role"\])))re");
   if (!std::regex_search(source, user_turn)) refuse("has other roles than user and assistant");
-  if (!begins_with(source, "<|im_start|>")) refuse("begins with a text of its own");
   if (!always_followed(source, end, "\n")) refuse("ends a turn without a newline");
-  if (!answers_begin_with(source, "<|im_start|>assistant\n")) refuse("begins an answer in its own way");
-  if (writes_gaps(source)) refuse("writes white space between its tags");
+  check_texts(source, "<|im_start|>", "<|im_start|>assistant\n");
   before_ += "<|im_start|>user\n";
   after_ = "<|im_end|>\n<|im_start|>assistant\n";
 }
@@ -323,10 +309,8 @@ void ChatTemplate::read_llama3(const std::string& source, const std::tm& now) {
   } else if (has_for_user(source, "system<|end_header_id|>")) {
     refuse("always has a system message");
   }
-  if (!begins_with(source, "<|start_header_id|>")) refuse("begins with a text of its own");
   if (!always_followed(source, "<|end_header_id|>", "\n\n")) refuse("has other headers than Llama 3");
-  if (!answers_begin_with(source, header("assistant"))) refuse("begins an answer in its own way");
-  if (writes_gaps(source)) refuse("writes white space between its tags");
+  check_texts(source, "<|start_header_id|>", header("assistant"));
   before_ += header("user");
   after_ = std::string(end) + header("assistant");
   strips_ = has(source, "trim") || has(source, "strip()");

@@ -1,8 +1,5 @@
 #include <doctest/doctest.h>
-#include <unicode/uclean.h>
 
-#include <cstddef>
-#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -13,6 +10,7 @@
 
 #include "bench/evaluate/metrics.hpp"
 #include "examples/llama/files.hpp"
+#include "tests/support/failing_icu.hpp"
 #include "tests/support/source_folder.hpp"
 
 namespace llama::test {
@@ -168,21 +166,13 @@ TEST_CASE("a data set's score is a percentage, a category's the mean of its data
 }
 
 TEST_CASE("an answer for which ICU gets no memory is an error, not an empty answer") {
-  static bool fails = false;
-  const auto allocate = [](const void*, std::size_t bytes) { return fails ? nullptr : std::malloc(bytes); };
-  const auto reallocate = [](const void*, void* memory, std::size_t bytes) {
-    return fails ? nullptr : std::realloc(memory, bytes);
-  };
-  const auto release = [](const void*, void* memory) { std::free(memory); };
-  UErrorCode status = U_ZERO_ERROR;
-  u_setMemoryFunctions(nullptr, allocate, reallocate, release, &status);
-  REQUIRE(U_SUCCESS(status));
+  lazyllm::test::watch_icu();
   const std::string answer(1000, 'x');
   CHECK(token_f1(answer, answer) == 1);
-  fails = true;
+  lazyllm::test::icu_before_failure = 0;
   CHECK_THROWS_AS(token_f1(answer, answer), std::bad_alloc);
+  lazyllm::test::icu_before_failure = 0;
   CHECK_THROWS_AS(rouge_l(answer, answer), std::bad_alloc);
-  fails = false;
 }
 
 }  // namespace

@@ -1,34 +1,20 @@
 #include <doctest/doctest.h>
-#include <unicode/uclean.h>
 
-#include <cstdlib>
 #include <new>
 
 #include "support.hpp"
+#include "tests/support/failing_icu.hpp"
 
 namespace llama::test {
 namespace {
 
 using nlohmann::json;
 
-long before_failure = -1;  // allocations of ICU; negative: none fails, or it has
-
-void* allocate(const void*, std::size_t bytes) {
-  return before_failure >= 0 && before_failure-- == 0 ? nullptr : std::malloc(bytes);
-}
-
-void* reallocate(const void*, void* memory, std::size_t bytes) {
-  return before_failure >= 0 && before_failure-- == 0 ? nullptr : std::realloc(memory, bytes);
-}
-
-void release(const void*, void* memory) { std::free(memory); }
-
 /// `action()` with each of ICU's allocations failing in turn must throw, and without a failure give `expected`.
 template <class Result, class Action>
 void check_each_failure(const Result& expected, const Action& action) {
-  UErrorCode status = U_ZERO_ERROR;
-  u_setMemoryFunctions(nullptr, allocate, reallocate, release, &status);
-  REQUIRE(U_SUCCESS(status));
+  long& before_failure = lazyllm::test::icu_before_failure;
+  lazyllm::test::watch_icu();
   for (long n = 0;; ++n) {
     CAPTURE(n);
     before_failure = n;
