@@ -18,7 +18,7 @@ TEST_CASE("printable: no control character and no stray byte is left") {
 }
 
 TEST_CASE("printable: what UTF-8 forbids is stray bytes") {
-  for (const auto& [text, shown] : {
+  for (const auto& stray : {
            std::pair("\xc0\x9b", "\\xc0\\x9b"),                       // overlong
            {"\xc1\xbf", "\\xc1\\xbf"},                                //
            {"\xe0\x80\x9b", "\\xe0\\x80\\x9b"},                       //
@@ -32,7 +32,7 @@ TEST_CASE("printable: what UTF-8 forbids is stray bytes") {
            {"\xe0\xa0\x80\xed\x9f\xbf", "\xe0\xa0\x80\xed\x9f\xbf"},  // the first and last that are allowed
            {"\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"},
        }) {
-    CAPTURE(shown);
-    CHECK(printable(text) == shown);
+    CAPTURE(stray.second);
+    CHECK(printable(stray.first) == stray.second);
   }
 }

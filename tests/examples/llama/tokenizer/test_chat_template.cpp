@@ -191,7 +191,7 @@ TEST_CASE("a chat template of a known kind that writes anything else is refused"
   CHECK(ChatTemplate("{% if tools %}{{ '<|im_start|>system\\nCall one.<|im_end|>\\n' }}{% endif %}" + chatml, "")
             .text("x") == ChatTemplate(chatml, "").text("x"));
   CHECK_NOTHROW(ChatTemplate(llama3, "<|begin_of_text|>"));
-  for (const auto& [source, reason] : std::vector<std::pair<std::string, std::string>>{
+  for (const auto& refused : std::vector<std::pair<std::string, std::string>>{
            {with(chatml, "assistant\\n'", "assistant\\n<think>\\n'"), "begins an answer in its own way"},
            {with(chatml, "{% endif %}", "{{ '<think>' }}{% endif %}"), "begins an answer in its own way"},
            {turn, "begins an answer in its own way"},
@@ -209,8 +209,9 @@ TEST_CASE("a chat template of a known kind that writes anything else is refused"
            {"{{ '<bos>' }}" + chatml, "begins with a text of its own"},
            {"<bos>" + chatml, "begins with a text of its own"},
            {"{{ '<bos>' }}" + llama3, "begins with a text of its own"}}) {
+    const std::string& source = refused.first;
     CAPTURE(source);
-    CHECK_THROWS_WITH_AS(ChatTemplate(source, "<s>"), doctest::Contains(reason.c_str()), tokenizer_error);
+    CHECK_THROWS_WITH_AS(ChatTemplate(source, "<s>"), doctest::Contains(refused.second.c_str()), tokenizer_error);
   }
 }
 
