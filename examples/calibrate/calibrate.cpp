@@ -108,14 +108,9 @@ SharedMembers shared_members(const PruningOptions& options) {
 }
 
 /// The preset to measure; null where presets are to be searched. Throws `std::invalid_argument` for what `--schedule`
-/// and its members or the search do not take.
-std::optional<lazyllm::Preset> given_preset(const Options& options, const ModelConfig& config,
-                                            const std::vector<EncodedPrompt>& prompts) {
-  if (options.pruning.schedule.empty()) {
-    const Index searched = std::ranges::count(prompts, false, &EncodedPrompt::held_out);
-    check_search(searched, options.speedups, options.runs * searched);
-    return std::nullopt;
-  }
+/// and its members do not take.
+std::optional<lazyllm::Preset> given_preset(const Options& options, const ModelConfig& config) {
+  if (options.pruning.schedule.empty()) return std::nullopt;
   const PruningOptions pruning = resolved(options.pruning, config.layers, widths_of(config));
   lazyllm::Preset preset = members_of(pruning);
   preset.schedule = lazyllm::parse_schedule(pruning.schedule);
@@ -124,14 +119,35 @@ std::optional<lazyllm::Preset> given_preset(const Options& options, const ModelC
   return preset;
 }
 
+/// What the options have searched, but for how a preset is run. Throws as `shared_members`, and `check_search` where
+/// there is no preset to measure instead.
+SearchProblem search_problem(const Options& options, const ModelConfig& config,
+                             const std::vector<EncodedPrompt>& prompts) {
+  std::vector<Index> lengths;
+  for (const EncodedPrompt& prompt : prompts) lengths.push_back(std::ssize(prompt.tokens));
+  const auto operations = [config, lengths](const lazyllm::Preset& preset) {
+    double sum = 0;
+    for (const Index length : lengths) sum += prefill_operations(config, length, preset);
+    return sum;
+  };
+  SearchProblem problem{
+      .layers = config.layers,
+      .prompts = std::ranges::count(prompts, false, &EncodedPrompt::held_out),
+      .shared = shared_members(options.pruning),
+      .ideal_speedup = [operations, dense = operations({})](const auto& preset) { return dense / operations(preset); },
+      .evaluate = {}};
+  if (options.pruning.schedule.empty()) check_search(problem, options.speedups, options.runs * problem.prompts);
+  return problem;
+}
+
 class Calibration {
  public:
   Calibration(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
               std::vector<EncodedPrompt> prompts)
       : options_(options),
         name_(std::filesystem::canonical(options.model.path).filename().string()),
-        shared_(shared_members(options.pruning)),
-        given_(given_preset(options, checkpoint.config(), prompts)),
+        given_(given_preset(options, checkpoint.config())),
+        problem_(search_problem(options, checkpoint.config(), prompts)),
         out_(options.out),
         log_(options.log(), options.resume),
         model_(with_memory_for_weights(
@@ -147,7 +163,6 @@ class Calibration {
     ProgressBar progress(std::ssize(prompts));
     std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
-      searched_ += prompt.held_out ? 0 : 1;
       references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop));
       progress.advance(false, "dense");
     }
@@ -155,15 +170,15 @@ class Calibration {
 
   void run() {
     log_.start(settings(), std::ssize(references_), model_->config().layers);
-    const Index most = (given_ ? 1 : options_.runs) * searched_;
-    const Index held_out = std::ssize(references_) - searched_;
+    const Index most = (given_ ? 1 : options_.runs) * problem_.prompts;
+    const Index held_out = std::ssize(references_) - problem_.prompts;
     ProgressBar progress(most + (given_ ? 1 : std::ssize(options_.speedups)) * held_out);
     std::vector<NamedPreset> presets;
     for (Candidate& found : given_ ? measured(progress) : search(progress, most)) {
       const std::string name =
           given_ ? fmt::format("{:.2f}x", found.ideal_speedup) : fmt::format("{}x", options_.speedups[presets.size()]);
       std::vector<Outcome> outcomes;
-      for (Index prompt = searched_; prompt < std::ssize(references_); ++prompt) {
+      for (Index prompt = problem_.prompts; prompt < std::ssize(references_); ++prompt) {
         outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
       }
       const double ttft = ttft_speedup(found.preset);
@@ -196,14 +211,6 @@ class Calibration {
     return json;
   }
 
-  double operations(const lazyllm::Preset& preset) const {
-    double sum = 0;
-    for (const Reference& reference : references_) {
-      sum += prefill_operations(model_->config(), std::ssize(reference.prompt), preset);
-    }
-    return sum;
-  }
-
   Outcome outcome(const lazyllm::Preset& preset, Index prompt, ProgressBar& progress, const std::string& label) {
     const std::string text = fmt::format("{}{}, now {}  {}", label, best_, lazyllm::to_text(preset.schedule),
                                          lazyllm::to_text(preset.score));
@@ -222,34 +229,25 @@ class Calibration {
     return result;
   }
 
-  double ideal_speedup(const lazyllm::Preset& preset) const { return operations({}) / operations(preset); }
-
   /// The preset that is given, in place of those that a search would find.
   std::vector<Candidate> measured(ProgressBar& progress) {
     std::vector<Outcome> outcomes;
-    for (Index prompt = 0; prompt < searched_; ++prompt) {
+    for (Index prompt = 0; prompt < problem_.prompts; ++prompt) {
       outcomes.push_back(outcome(*given_, prompt, progress, "given"));
     }
-    return {{*given_, ideal_speedup(*given_), summarize(outcomes)}};
+    return {{*given_, problem_.ideal_speedup(*given_), summarize(outcomes)}};
   }
 
   std::vector<Candidate> search(ProgressBar& progress, Index most) {
-    return llama::search({
-                             .layers = model_->config().layers,
-                             .prompts = searched_,
-                             .shared = shared_,
-                             .ideal_speedup = [&](const lazyllm::Preset& preset) { return ideal_speedup(preset); },
-                             .evaluate = [&](const lazyllm::Preset& preset,
-                                             Index prompt) { return outcome(preset, prompt, progress, "search"); },
-                             .found =
-                                 [&](const Candidate& better) {
-                                   best_ = fmt::format(", best at {:.2f}x {} {}: KL {:.4f}, top-1 {:.1f} %",
-                                                       better.ideal_speedup, lazyllm::to_text(better.preset.schedule),
-                                                       lazyllm::to_text(better.preset.score), better.agreement.kl,
-                                                       100 * better.agreement.top1);
-                                 },
-                         },
-                         options_.speedups, most);
+    problem_.evaluate = [&](const lazyllm::Preset& preset, Index prompt) {
+      return outcome(preset, prompt, progress, "search");
+    };
+    problem_.found = [&](const Candidate& better) {
+      best_ = fmt::format(", best at {:.2f}x {} {}: KL {:.4f}, top-1 {:.1f} %", better.ideal_speedup,
+                          lazyllm::to_text(better.preset.schedule), lazyllm::to_text(better.preset.score),
+                          better.agreement.kl, 100 * better.agreement.top1);
+    };
+    return llama::search(problem_, options_.speedups, most);
   }
 
   /// Of dense and pruned prefills in turn: medians of each prompt, of a few prompts.
@@ -294,16 +292,15 @@ class Calibration {
   }
 
   Options options_;
-  std::string name_;      // of the model; taken first: its folder may have another name at the end
-  SharedMembers shared_;  // of the presets of a search
+  std::string name_;  // of the model; taken first: its folder may have another name at the end
   std::optional<lazyllm::Preset> given_;
+  SearchProblem problem_;
   OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
   OutcomeLog log_;  // after the options are checked: a wrong one must leave no log
   std::unique_ptr<AnyModel> model_;
   Index capacity_;
-  std::vector<Reference> references_;
-  Index searched_ = 0;   // the first so many of them; the others are held out
-  std::string current_;  // preset of the decoder
+  std::vector<Reference> references_;  // of the prompts to search with; then of those that are held out
+  std::string current_;                // preset of the decoder
   std::unique_ptr<AnyDecoder> decoder_;
   std::string best_;  // in words
 };

@@ -84,6 +84,21 @@ std::vector<Shape> first_shapes(Index layers, const SharedMembers& shared) {
   return shapes;
 }
 
+/// The preset of a shape that is just as fast as asked, or null where it cannot be.
+std::optional<lazyllm::Preset> at_speed(const SearchProblem& problem, const Shape& shape, double speedup) {
+  std::optional<lazyllm::Preset> found;
+  double slow = 1;
+  double fast = 0;
+  for (int i = 0; i < 20; ++i) {
+    const double x = (slow + fast) / 2;
+    auto preset = shape.preset(x, problem.shared);
+    const bool is_fast = !preset || problem.ideal_speedup(*preset) >= speedup;
+    (is_fast ? fast : slow) = x;
+    if (is_fast && preset) found = std::move(preset);
+  }
+  return found;
+}
+
 class Search {
  public:
   Search(const SearchProblem& problem, Index evaluations) : problem_(problem), left_(evaluations) {}
@@ -125,21 +140,6 @@ class Search {
     return &*outcome;
   }
 
-  /// The preset of a shape that is just as fast as asked, or null where it cannot be.
-  std::optional<lazyllm::Preset> at_speed(const Shape& shape) const {
-    std::optional<lazyllm::Preset> found;
-    double slow = 1;
-    double fast = 0;
-    for (int i = 0; i < 20; ++i) {
-      const double x = (slow + fast) / 2;
-      auto preset = shape.preset(x, problem_.shared);
-      const bool is_fast = !preset || problem_.ideal_speedup(*preset) >= speedup_;
-      (is_fast ? fast : slow) = x;
-      if (is_fast && preset) found = std::move(preset);
-    }
-    return found;
-  }
-
   /// The best of `shapes` over all prompts. Half of what this speedup may take is kept for variants.
   Best screened(const std::vector<Shape>& shapes) {
     struct Entry {
@@ -148,11 +148,7 @@ class Search {
     };
     std::vector<Entry> entries;
     for (const Shape& shape : shapes) {
-      if (const auto preset = at_speed(shape)) entries.push_back({{shape, *preset, {}, 0}});
-    }
-    if (entries.empty()) {
-      fail("a speedup of ", speedup_, " is out of reach with a model of ", problem_.layers,
-           " layers, these prompts and the tokens that are always kept");
+      if (const auto preset = at_speed(problem_, shape, speedup_)) entries.push_back({{shape, *preset, {}, 0}});
     }
     const Index all = problem_.prompts;
     Index seen = std::min<Index>(all, std::max<Index>(4, all / 4));
@@ -193,7 +189,7 @@ class Search {
 
   /// `shape` as the new best, or null if it is not better.
   std::optional<Best> trial(const Best& best, const Shape& shape) {
-    const auto preset = at_speed(shape);
+    const auto preset = at_speed(problem_, shape, speedup_);
     if (!preset) return std::nullopt;
     // The prompts that lose most come first.
     std::vector<Index> order(best.outcomes.size());
@@ -321,21 +317,29 @@ Agreement summarize(std::span<const Outcome> outcomes) {
   return result;
 }
 
-void check_search(Index prompts, const std::vector<double>& speedups, Index evaluations) {
-  if (prompts < 1) fail("there are ", prompts, " prompts to calibrate with, at least 1 is needed");
+void check_search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations) {
+  if (problem.prompts < 1) fail("there are ", problem.prompts, " prompts to calibrate with, at least 1 is needed");
   double slower = 1;
   for (const double speedup : speedups) {
     if (!(speedup > slower)) fail(fmt::format("a speedup of {} is out of range: it must be above {}", speedup, slower));
     slower = speedup;
   }
-  const Index least = prompts * std::ssize(speedups);
+  const Index least = problem.prompts * std::ssize(speedups);
   if (evaluations < least) {
     fail(evaluations, " evaluations are out of range, at least ", least, ", one for each prompt and speedup");
+  }
+  const std::vector<Shape> shapes = first_shapes(problem.layers, problem.shared);
+  for (const double speedup : speedups) {
+    if (std::ranges::none_of(shapes,
+                             [&](const Shape& shape) { return at_speed(problem, shape, speedup).has_value(); })) {
+      fail("a speedup of ", speedup, " is out of reach with a model of ", problem.layers,
+           " layers, these prompts and the tokens that are always kept");
+    }
   }
 }
 
 std::vector<Candidate> search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations) {
-  check_search(problem.prompts, speedups, evaluations);
+  check_search(problem, speedups, evaluations);
   return Search(problem, evaluations).run(speedups);
 }
 

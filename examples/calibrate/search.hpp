@@ -71,13 +71,13 @@ struct SearchProblem {
   std::function<void(const Candidate&)> found = nullptr;
 };
 
-/// Throws `std::invalid_argument` where `search` refuses these numbers without running anything: no prompt, speedups
-/// that do not ascend from above 1, or fewer evaluations than prompts for each speedup.
-void check_search(Index prompts, const std::vector<double>& speedups, Index evaluations);
+/// Throws `std::invalid_argument` where `search` refuses to start: no prompt, speedups that do not ascend from above 1
+/// or cannot be had, or fewer evaluations than prompts for each speedup. Runs nothing.
+void check_search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations);
 
 /// Finds for each of `speedups` (ascending, above 1) a preset that is just as fast by `ideal_speedup` and has a small
 /// KL over all prompts, with at most `evaluations` calls of `evaluate`. Deterministic. Throws as
-/// `check_search`, and `std::invalid_argument` for a speedup that cannot be had.
+/// `check_search`.
 ///
 /// Presets are compared at equal ideal speedup. First schedules of several forms go through successive halving: all on
 /// a few prompts, the better half on twice as many, and so on. Then variants of the best so far (a cut moved, added,

@@ -361,6 +361,7 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
   CHECK(far.status == 1);
   CHECK(far.err.find("a speedup of 19 is out of reach with a model of") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(program.path("far.json")));
+  CHECK_FALSE(std::filesystem::exists(program.path("far.json.log.jsonl")));  // it would refuse the next start
   const auto result = program.run("none/out.json");
   CHECK(result.status == 1);
   CHECK(result.err.find("none/out.json") != std::string::npos);

@@ -194,6 +194,7 @@ TEST_CASE("search: what cannot be searched is refused") {
   refused({1}, 10, "a speedup of 1 is out of range: it must be above 1");
   refused({2, 2}, 10, "a speedup of 2 is out of range: it must be above 2");
   refused({50}, 10, "a speedup of 50 is out of reach with a model of 24 layers");
+  refused({2, 50}, 10, "a speedup of 50 is out of reach");  // before anything is run: there is nothing to run it with
   problem.layers = 1;
   refused({2}, 10, "a speedup of 2 is out of reach with a model of 1 layers");
 }
