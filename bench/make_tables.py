@@ -3,6 +3,7 @@
 
 make_tables.py micro RESULT.json DOCUMENT.md --command TEXT --context TEXT
 make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
+make_tables.py overhead RESULT.json... DOCUMENT.md --command TEXT --context TEXT    (of ttft_bench)
 make_tables.py attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py decode RESULT.json... DOCUMENT.md --command TEXT --context TEXT      (of kernels_bench, its few_rows<)
 make_tables.py int8 RESULT.json... DOCUMENT.md --command TEXT --context TEXT        (of int8_loss)
@@ -140,6 +141,22 @@ def ttft_tables(paths):
     repeats = sorted({run["repeats"] for run in runs})
     settings = f"Threads: {', '.join(map(str, threads))}. Medians of {' or '.join(map(str, repeats))} runs."
     return f"{settings}\n\n### Time to first token\n\n{table(time_header, time_rows)}"
+
+
+OVERHEAD_BAR = 0.5  # percent
+
+
+def overhead_table(paths):
+    """Of a prefill through the library with everything kept, against the host's own loop."""
+    def met(run):
+        if run["overhead_percent"] <= OVERHEAD_BAR:
+            return "yes"
+        return "within noise" if run["overhead_percent"] - run["overhead_noise_percent"] <= OVERHEAD_BAR else "no"
+
+    runs = [json.loads(path.read_text()) for path in paths]
+    return table(["shape", "type", "prompt tokens", "turns", "dense ms", "overhead at keep 1", f"at most {OVERHEAD_BAR} %"],
+                 [[run["shape"], run["dtype"], str(run["prompt_tokens"]), str(run["overhead_turns"]), f"{run['dense_ms']:.1f}",
+                   f"{run['overhead_percent']:.2f} ± {run['overhead_noise_percent']:.2f} %", met(run)] for run in runs])
 
 
 def attention_tables(paths):
@@ -543,7 +560,7 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "generation": generation_tables,
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "overhead": overhead_table, "generation": generation_tables,
           "attention": attention_tables, "decode": decode_tables, "int8": int8_tables, "busy": busy_tables,
           "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}

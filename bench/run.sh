@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [attention] [decode] [int8] [peers] [generation] [busy]: builds the benchmarks, runs those
+# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [busy]: builds the benchmarks, runs those
 # named (by default all) and writes each table into docs/benchmarks.md once all of it is measured. Takes about two hours;
 # nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie
 # by commit in build/release/bench-results; what is there is not measured again, so the same command goes on with the
@@ -10,8 +10,8 @@
 # ../shared/data/longbench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft attention decode int8 peers generation busy
-declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
+(($#)) || set -- micro ttft overhead attention decode int8 peers generation busy
+declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [overhead]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
   [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [busy]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
@@ -88,6 +88,21 @@ run_ttft() {
   done
   python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate 1"
+}
+
+# shape, prompt tokens, turns
+overhead_cases=("smollm2 2000 80" "smollm2 4000 40" "qwen2.5-0.5b 2000 30" "qwen2.5-0.5b 4000 15")
+
+run_overhead() {
+  echo "== Overhead at keep 1 =="
+  local files=() case shape prompt turns
+  for case in "${overhead_cases[@]}"; do
+    read -r shape prompt turns <<<"$case"
+    measure "$results/overhead-${case// /-}.json" --json= "$bin/ttft_bench" --shape "$shape" --prompt "$prompt" \
+      --threads "$threads" --repeats 1 --overhead-turns "$turns" --generate 1
+  done
+  python3 bench/make_tables.py overhead "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "ttft_bench --shape SHAPE --prompt TOKENS --threads $threads --repeats 1 --overhead-turns TURNS --generate 1"
 }
 
 run_attention() {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <vector>
 
 namespace llama {
@@ -18,6 +20,16 @@ inline double median(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// How far the median of values like these may be from that of many more: twice its standard error. From 2 values on.
+inline double noise_of_median(const std::vector<double>& values) {
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double of_a_mean = std::sqrt(squares / std::max(1.0, count - 1) / count);
+  return 2 * 1.2533 * of_a_mean;  // sqrt(pi / 2)
 }
 
 }  // namespace llama

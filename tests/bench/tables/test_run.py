@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
-DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "int8", "busy"))
+DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "busy"))
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
 
@@ -24,7 +24,7 @@ CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "g
 TTFT = {name: 1.0 for name in (
     "dense_ms", "lazy_ms", "speedup", "ideal_speedup", "overhead_percent", "library_percent", "dense_gflops", "gemm_gflops",
     "dense_share_of_gemm_percent", "dense_generation_ms", "lazy_generation_ms", "generation_speedup", "dense_decode_ms",
-    "lazy_decode_ms")} | {"dtype": "bf16", "prompt_tokens": 64, "schedule": "2:0.5", "threads": 2}
+    "lazy_decode_ms")} | {"overhead_turns": 81, "overhead_noise_percent": 0.25, "dtype": "bf16", "prompt_tokens": 64, "schedule": "2:0.5", "threads": 2}
 INT8 = {"model": "/models/tiny", "dtype": "bf16", "threads": 2, "prompts": 16, "prompt_tokens": 2048, "tokens": 512,
         "kl": 0.01234, "equal_percent": 97.5, "prefill_ms": 800.0, "int8_prefill_ms": 700.0, "decode_ms": 9.0,
         "int8_decode_ms": 6.0}
@@ -141,6 +141,12 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
         self.assertTrue(any("--schedule @examples/models/presets/smollm2.json#2.34x" in call for call in self.calls()))
         self.assertIn("ttft-smollm2-bf16-4000--examples-models-presets-smollm2.json-2.34x-3.json", self.results())
 
+    def test_overhead(self):
+        done = self.run_script("overhead")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--shape smollm2 --prompt 2000 --threads 2 --repeats 1 --overhead-turns 80 --generate 1", self.calls()[0])
+        self.assertIn("| tiny | bf16 | 64 | 81 | 1.0 | 1.00 ± 0.25 % | no |", self.document())
+
     def test_int8(self):
         done = self.run_script("int8", LAZYLLM_TEST_DATA="data")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -248,6 +254,13 @@ class TtftTables(unittest.TestCase):
         for shape in ("alone", "more"):
             self.assertEqual(text.count(f"| {shape} |"), 1)
         self.assertNotIn("after the first token", text)
+
+    def test_an_overhead_is_judged_with_its_noise(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "one.json"
+            for percent, noise, met in ((0.5, 0.0, "yes"), (0.6, 0.2, "within noise"), (0.6, 0.05, "no"), (-1.0, 2.0, "yes")):
+                path.write_text(json.dumps(TTFT | {"shape": "tiny", "overhead_percent": percent, "overhead_noise_percent": noise}))
+                self.assertTrue(make_tables.overhead_table([path]).rstrip().endswith(f"{noise:.2f} % | {met} |"))
 
     def test_a_preset_has_a_short_name(self):
         text = self.tables({"shape": "tiny", "repeats": 3, "schedule": "@examples/models/presets/tiny.json#3x"})

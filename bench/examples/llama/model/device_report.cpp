@@ -1,7 +1,6 @@
 #include "bench/examples/llama/model/device_report.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -20,16 +19,6 @@ std::vector<double> ratios(const std::vector<double>& run, const std::vector<dou
   std::vector<double> values;
   std::ranges::transform(run, other, std::back_inserter(values), std::divides());
   return values;
-}
-
-/// How far the median of values like these may be from what many more would give: twice its standard error.
-double noise_of(const std::vector<double>& values) {
-  const auto count = static_cast<double>(values.size());
-  const double mean = sum(values) / count;
-  double squares = 0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  const double of_a_mean = std::sqrt(squares / std::max(1.0, count - 1) / count);
-  return 2 * 1.2533 * of_a_mean;  // sqrt(pi / 2)
 }
 
 /// Of each decode step the median over the repeats.
@@ -63,7 +52,7 @@ nlohmann::ordered_json report(const DeviceCase& what, const DeviceTimes& times, 
                                 {"speedup", median(ratios(dense_run.prefill_ms, lazy))},
                                 {"ideal_speedup", dense_run.operations / times.lazy.library.operations},
                                 {"overhead_percent", 100 * (median(overheads) - 1)},
-                                {"overhead_noise_percent", 100 * noise_of(overheads)},
+                                {"overhead_noise_percent", 100 * noise_of_median(overheads)},
                                 {"library_percent", 100 * times.library_share},
                                 {"dense_tflops", dense_run.operations / median(dense) * 1e-9},
                                 {"gemm_tflops", times.floor.gemm_rate * 1e-12},

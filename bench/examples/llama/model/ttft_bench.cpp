@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -45,6 +46,7 @@ struct Options {
   int threads = 2;
   Index generate = 68;
   Index repeats = 5;
+  Index overhead_turns = 0;
   std::optional<double> seconds;
   std::string json;
 
@@ -88,15 +90,21 @@ double median_of(const std::vector<Times>& runs, const Value& value) {
   return median(values);
 }
 
-/// Median over the turns of the time of two prefills over that of two others, which ran before and after them: a drift
-/// of the machine's speed cancels out.
-double median_ratio(const std::vector<double>& first, const std::vector<double>& second,
-                    const std::vector<Times>& before, const std::vector<Times>& after) {
+std::vector<double> prefill_times(const std::vector<Times>& runs) {
+  std::vector<double> times;
+  for (const Times& run : runs) times.push_back(run.prefill_ms);
+  return times;
+}
+
+/// Of each turn the time of two prefills over that of two others, which ran before and after them: a drift of the
+/// machine's speed cancels out.
+std::vector<double> ratios(const std::vector<double>& first, const std::vector<double>& second,
+                           const std::vector<double>& before, const std::vector<double>& after) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < first.size(); ++i) {
-    ratios.push_back((first[i] + second[i]) / (before[i].prefill_ms + after[i].prefill_ms));
+    ratios.push_back((first[i] + second[i]) / (before[i] + after[i]));
   }
-  return median(ratios);
+  return ratios;
 }
 
 /// Median of `value` of a run over that of the other's run of the same turn.
@@ -136,12 +144,19 @@ nlohmann::ordered_json run(const Options& options) {
     return interleaved(
         repeats, [&] { return gemm_rate(config, prompt_length, options.dtype == "bf16", options.threads); },
         [&] { return measure(dense, prompt, generate); }, [&] { return measure(keep_one, prompt, 1).prefill_ms; },
-        [&] { return measure(keep_one, prompt, 1).prefill_ms; }, [&] { return measure(dense, prompt, 1); },
+        [&] { return measure(keep_one, prompt, 1).prefill_ms; }, [&] { return measure(dense, prompt, 1).prefill_ms; },
         [&] { return measure(lazy, prompt, generate); }, [&] { return share.percent(prompt); });
   };
   measured(1);  // warm-up
   const auto [gemm_rates, dense_runs, keep_one_ms, keep_one_again_ms, dense_again, lazy_runs, library_percents] =
       measured(options.repeats);
+  std::vector<double> overheads = ratios(keep_one_ms, keep_one_again_ms, prefill_times(dense_runs), dense_again);
+  const auto more = interleaved(
+      options.overhead_turns, [&] { return measure(dense, prompt, 1).prefill_ms; },
+      [&] { return measure(keep_one, prompt, 1).prefill_ms; }, [&] { return measure(keep_one, prompt, 1).prefill_ms; },
+      [&] { return measure(dense, prompt, 1).prefill_ms; });
+  std::ranges::copy(ratios(std::get<1>(more), std::get<2>(more), std::get<0>(more), std::get<3>(more)),
+                    std::back_inserter(overheads));
   const double gemm = std::ranges::max(gemm_rates);
   const auto prefill = [](const Times& run) { return run.prefill_ms; };
   const auto decode = [](const Times& run) { return run.decode_ms; };
@@ -165,7 +180,9 @@ nlohmann::ordered_json run(const Options& options) {
           {"speedup", median_ratio(dense_runs, lazy_runs, prefill)},
           {"ideal_speedup", dense_runs[0].operations / lazy_runs[0].operations},
           {"keep_one_ms", median(keep_one_ms)},
-          {"overhead_percent", 100 * (median_ratio(keep_one_ms, keep_one_again_ms, dense_runs, dense_again) - 1)},
+          {"overhead_turns", overheads.size()},
+          {"overhead_percent", 100 * (median(overheads) - 1)},
+          {"overhead_noise_percent", 100 * noise_of_median(overheads)},
           {"library_percent", median(library_percents)},
           {"dense_gflops", dense_rate * 1e-9},
           {"gemm_gflops", gemm * 1e-9},
@@ -277,6 +294,8 @@ int main(int argc, char** argv) {
              {1, max_tokens});
   add_number(app, "--repeats", options.repeats,
              "runs of each; figures are medians; on a CUDA device short prefills have more", {1, max_tokens});
+  add_number(app, "--overhead-turns", options.overhead_turns,
+             "further turns of dense and keep 1 alone, for their small difference, on the CPU", {0, max_tokens});
   add_number(app, "--seconds", options.seconds,
              "start no new case after so many seconds, and name those left out; on a CUDA device", {.least = 0});
   add_path(app, "--json", options.json,
