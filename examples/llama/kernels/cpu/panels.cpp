@@ -164,10 +164,6 @@ struct Floats256 {
   LLAMA_AVX2 static __m256i part(__m256i floats) {
     return floats;
   }
-  template <int>
-  LLAMA_AVX2 static __m256i part_of_x(__m256i floats) {
-    return floats;
-  }
   LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
   }
@@ -206,10 +202,30 @@ struct Fours256 {
   }
 };
 
+/// A row's groups of a stretch, ready to multiply: the first part of each, then the second.
+template <int parts>
+using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * parts>;
+
+template <class Products>
+LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX<Products::parts>& to) {
+  StretchOfX<1> whole;
+  std::memcpy(whole.data(), x, static_cast<std::size_t>(groups) * sizeof(whole[0]));
+  for (Index k = 0; k < groups; k += 8) {
+    const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(whole.data() + k));
+    auto* const at = reinterpret_cast<__m256i*>(to.data() + k);
+    if constexpr (Products::parts == 1) {
+      _mm256_storeu_si256(at, eight);
+    } else {
+      _mm256_storeu_si256(at, Products::template part_of_x<0>(eight));
+      _mm256_storeu_si256(at + stretch / 8, Products::template part_of_x<1>(eight));
+    }
+  }
+}
+
 /// Adds the products of one part of a group.
 template <class Products, int part, int height, int columns>
-[[gnu::always_inline]] LLAMA_AVX2 inline void add_part256(const std::uint32_t* weights, const std::byte* const* x,
-                                                          Index group,
+[[gnu::always_inline]] LLAMA_AVX2 inline void add_part256(const std::uint32_t* weights,
+                                                          const StretchOfX<Products::parts>* x, Index group,
                                                           typename Products::Vector (&sum)[height][columns]) {
   __m256i weight[columns];
   for (int c = 0; c < columns; ++c) {
@@ -217,7 +233,7 @@ template <class Products, int part, int height, int columns>
     weight[c] = Products::template part<part>(_mm256_loadu_si256(from));
   }
   for (int i = 0; i < height; ++i) {
-    const __m256i of_row = Products::template part_of_x<part>(_mm256_set1_epi32(group_at(x[i] + 4 * group)));
+    const __m256i of_row = _mm256_set1_epi32(static_cast<int>(x[i][static_cast<std::size_t>(part * stretch + group)]));
     for (int c = 0; c < columns; ++c) sum[i][c] = Products::add(sum[i][c], of_row, weight[c]);
   }
 }
@@ -225,7 +241,7 @@ template <class Products, int part, int height, int columns>
 /// `height` rows times `columns` vectors of outputs along `groups` groups. For each group it fetches as many times 32
 /// outputs as it has, from `fetched` on, `step` bytes apart.
 template <class Products, int height, int columns>
-LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
+LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const StretchOfX<Products::parts>* x, bool begin,
                         const char* fetched, Index step, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {
@@ -246,15 +262,15 @@ LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const std::b
   }
 }
 
-/// Passes of up to 5 rows over 16 outputs, of 1 or 2 rows over 32: their sums fit the 16 registers.
+/// Passes of up to 6 rows over 16 outputs, of 1 or 2 rows over 32: their sums fit the 16 registers.
 template <class Products>
 void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
                Index count, void* sums) {
-  constexpr Index most = 5, line = 64;
+  constexpr Index most = 6, line = 64;
   const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
   auto* to = static_cast<typename Products::Sum*>(sums);
   const Index passes = (rows + most - 1) / most;
-  std::array<const std::byte*, most> from;
+  std::array<StretchOfX<Products::parts>, most> of_rows;
   for (Index k = 0; k < groups; k += stretch) {
     const Index stretch_groups = std::min(stretch, groups - k);
     // The next stretch, or what follows the panel. Of half a panel nothing is fetched.
@@ -263,22 +279,21 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
     Index row = 0;
     for (Index pass = 0; pass < passes; ++pass) {
       const Index height = (rows - row + passes - pass - 1) / (passes - pass);
-      for (Index i = 0; i < height; ++i) from[static_cast<std::size_t>(i)] = x + (row + i) * x_stride + 4 * k;
-      const auto run = [&]<int tile>(std::integral_constant<int, tile>) {
+      for (Index i = 0; i < height; ++i) {
+        split<Products>(x + (row + i) * x_stride + 4 * k, stretch_groups, of_rows[static_cast<std::size_t>(i)]);
+      }
+      const auto run = [&]<int tile>() {
         constexpr int columns = tile <= 2 ? 4 : 2;  // at least 4 sums, which do not wait for each other
         for (Index at = 0; at < count; at += columns * 8) {
-          pass256<Products, tile, columns>(weights + k * width + at, stretch_groups, from.data(), k == 0, fetched, step,
-                                           to + row * width + at);
+          pass256<Products, tile, columns>(weights + k * width + at, stretch_groups, of_rows.data(), k == 0, fetched,
+                                           step, to + row * width + at);
           fetched += stretch_groups * step * columns / 2;
         }
       };
-      switch (height) {
-        case 5: run(std::integral_constant<int, 5>()); break;
-        case 4: run(std::integral_constant<int, 4>()); break;
-        case 3: run(std::integral_constant<int, 3>()); break;
-        case 2: run(std::integral_constant<int, 2>()); break;
-        default: run(std::integral_constant<int, 1>()); break;
+      [&]<int... heights>(std::integer_sequence<int, heights...>) {
+        ((height == heights ? run.template operator()<heights>() : void()), ...);
       }
+      (std::integer_sequence<int, 1, 2, 3, 4, 5, 6>());
       row += height;
     }
   }
