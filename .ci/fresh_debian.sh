@@ -61,6 +61,7 @@ END
 timeout --signal=KILL "$seconds" unshare --mount --pid --fork --kill-child bash -ec '
   mount --rbind /dev "$1/dev"
   mount -t proc proc "$1/proc"
+  mount --rbind /sys "$1/sys"
   mount --bind "$2" "$1/var/cache/apt/archives"
   exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     chroot "$1" bash /command' bash "$root" "$cache/packages-$release" </dev/null || {

@@ -37,7 +37,8 @@ def made(part, plan):
 
 
 def write(plan, machine, command, parts):
-    """Tables and figures of those parts that have been measured. Returns why the others are left out."""
+    """Tables and figures of those parts that have been measured. Returns whether there was one, and why the others are
+    left out."""
     out, sections, pictures, left_out = plan.options.out, [], {}, []
     for part in parts:
         try:
@@ -51,7 +52,7 @@ def write(plan, machine, command, parts):
             if picture:
                 pictures[f"{plan.section}-{part}.svg"] = picture
     if not sections:
-        raise ValueError(f"there are no results in {plan.folder}")
+        return False, left_out
     if "table" in parts:
         with contextlib.suppress(reading.Missing):
             sections.insert(0, tables.bars(plan, reading.Results(plan, "table")))
@@ -65,7 +66,7 @@ def write(plan, machine, command, parts):
         (out / name).write_text(picture)
     document.write_text(text)
     measure.say(f"Written: {', '.join(str(out / name) for name in ('benchmarks.md', *pictures))}")
-    return left_out
+    return True, left_out
 
 
 def options_of(arguments):
@@ -112,7 +113,9 @@ def main(arguments):
         left_out = []
 
         def written():
-            left_out[:] = write(plan, machine, command, parts)
+            found, left_out[:] = write(plan, machine, command, parts)
+            if not found and not measured:
+                raise ValueError(f"there are no results in {plan.folder}")
 
         measure.Measurement(plan, os.environ.get("COMMIT", "")).measure_parts(measured, written)
         if not measured:

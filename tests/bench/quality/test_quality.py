@@ -368,6 +368,15 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.row("loss <= 1 % of the average at").endswith("| yes |"))
         self.assertTrue(self.row("LazyLLM (preset 1%) above random").endswith("| yes |"))
 
+    def test_a_bounded_run_of_dense_alone_has_nothing_to_write_yet(self):
+        printed, _ = self.run_it("dense", hours="1")
+        self.assertIn("dense is left out: there is no result of", printed)
+        self.assertFalse((self.folder / "docs").exists())
+        self.run_it("dense", "table", hours="1")
+        self.assertIn("8 items, 2 to 4 of each of 3 data sets", self.document())
+        with self.assertRaisesRegex(SystemExit, "there are no results in"):
+            self.run_it("figures", hours="1", BUILD=str(self.folder / "nothing"))
+
     def test_a_run_whose_time_is_over_keeps_what_all_methods_have(self):
         clock = types.SimpleNamespace(now=0, monotonic=lambda: clock.now, gmtime=lambda: None, strftime=lambda *_: "today")
 
