@@ -25,10 +25,9 @@ ProcessResult run_ranks(int count, const std::vector<std::string>& command, cons
 /// lazyllm-generate on rank 0 and, between `before` and `after`, on rank 1. The shell decides: the mpirun of OpenMPI
 /// 5.0.7 crashes where it is given two programs.
 std::vector<std::string> other_on_rank_1(const std::string& before, const std::string& after) {
-  const std::string generate = "'" + std::string(LAZYLLM_GENERATE) + "' \"$@\"";
-  return {"sh", "-c",
-          "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && exec " + generate + "; exec " + before + " " + generate + " " + after,
-          "sh"};
+  std::string script = "if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then exec '" LAZYLLM_GENERATE "' \"$@\"; fi; exec ";
+  script.append(before).append(" '" LAZYLLM_GENERATE "' \"$@\" ").append(after);
+  return {"sh", "-c", script, "sh"};
 }
 
 std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
