@@ -90,8 +90,8 @@ run_ttft() {
     "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate 1"
 }
 
-# shape, prompt tokens, turns
-overhead_cases=("smollm2 2000 80" "smollm2 4000 40" "qwen2.5-0.5b 2000 30" "qwen2.5-0.5b 4000 15")
+# shape, prompt tokens, turns; longer prompts have more work beside the same library
+overhead_cases=("smollm2 2000 80" "qwen2.5-0.5b 2000 30")
 
 run_overhead() {
   echo "== Overhead at keep 1 =="
