@@ -91,7 +91,7 @@ run_ttft() {
 }
 
 # shape, prompt tokens, turns; longer prompts have more work beside the same library
-overhead_cases=("smollm2 2000 80" "qwen2.5-0.5b 2000 30")
+overhead_cases=("smollm2 2000 40" "qwen2.5-0.5b 2000 20")
 
 run_overhead() {
   echo "== Overhead at keep 1 =="

@@ -144,7 +144,7 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
     def test_overhead(self):
         done = self.run_script("overhead")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("--shape smollm2 --prompt 2000 --threads 2 --repeats 1 --overhead-turns 80 --generate 1", self.calls()[0])
+        self.assertIn("--shape smollm2 --prompt 2000 --threads 2 --repeats 1 --overhead-turns 40 --generate 1", self.calls()[0])
         self.assertIn("| tiny | bf16 | 64 | 81 | 1.0 | 1.00 ± 0.25 % | no |", self.document())
 
     def test_int8(self):
