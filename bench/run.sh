@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [busy]: builds the benchmarks, runs those
-# named (by default all) and writes each table into docs/benchmarks.md once all of it is measured. Takes about two hours;
-# nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit. Results lie
-# by commit in build/release/bench-results; what is there is not measured again, so the same command goes on with the
-# rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and $REPEATS (5,
-# in long cases 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for peers, $GGUF a file
-# of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with. int8, generation and
-# busy fetch the pretrained models; int8 reads the prompts in $LAZYLLM_TEST_DATA/longbench, by default
-# ../shared/data/longbench.
+# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [busy]: builds the benchmarks, runs
+# those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured. Takes about two
+# hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
+# Results lie by commit in build/release/bench-results; what is there is not measured again, so the same command goes on
+# with the rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and
+# $REPEATS (5, in long cases 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for
+# peers, $GGUF a file of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with.
+# int8, generation and busy fetch the pretrained models; int8 reads the prompts in $LAZYLLM_TEST_DATA/longbench, by
+# default ../shared/data/longbench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- micro ttft overhead attention decode int8 peers generation busy
