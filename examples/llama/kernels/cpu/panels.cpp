@@ -206,6 +206,7 @@ struct Fours256 {
 template <int parts>
 using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * parts>;
 
+/// What lies behind `groups` in `to` is never multiplied.
 template <class Products>
 LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX<Products::parts>& to) {
   StretchOfX<1> whole;
@@ -290,10 +291,10 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
           fetched += stretch_groups * step * columns / 2;
         }
       };
-      [&]<int... heights>(std::integer_sequence<int, heights...>) {
+      const auto choose = [&]<int... heights>(std::integer_sequence<int, heights...>) {
         ((height == heights ? run.template operator()<heights>() : void()), ...);
-      }
-      (std::integer_sequence<int, 1, 2, 3, 4, 5, 6>());
+      };
+      choose(std::integer_sequence<int, 1, 2, 3, 4, 5, 6>());
       row += height;
     }
   }
