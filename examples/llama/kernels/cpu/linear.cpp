@@ -71,14 +71,13 @@ HostLinear<T>::HostLinear(std::span<const Tensor> weights, std::span<const Tenso
     to_float(bias, 0, std::span(unpacked.bias).last(static_cast<std::size_t>(bias.elements())));
   }
   if (format == WeightFormat::int8) {
-    library_ = library;
     weights_ = pack_int8(unpacked, threads);
     return;
   }
 #ifdef LLAMA_HAS_ONEDNN
   if (library == GemmLibrary::automatic) weights_ = pack_for_onednn(unpacked, threads);
 #endif
-  library_ = weights_ ? library : GemmLibrary::eigen;
+  if (!weights_ && library == GemmLibrary::automatic) weights_ = pack_in_panels(unpacked);
   if (!weights_) weights_ = pack_for_eigen(std::move(unpacked));
 }
 

@@ -12,7 +12,7 @@ namespace llama {
 
 /// Which library multiplies matrices.
 enum class GemmLibrary {
-  automatic,  ///< oneDNN where the build has it and it supports the type on this processor, else Eigen
+  automatic,  ///< oneDNN where the build has it and it is fast here; else the host's kernels for panels; else Eigen
   eigen
 };
 
@@ -26,8 +26,7 @@ class PackedWeights;
 
 /// A dense layer: rows x `[rows x in]` times transposed weights `[out x in]`, plus an optional bias `[out]`, summed in
 /// float. Owns the weights, packed for the GEMM library. One object serves several threads of the caller at a time.
-/// Bits do not depend on the context's number of threads, but for oneDNN's products on processors without AVX-512.
-/// `T` is `float` or `Eigen::bfloat16`.
+/// Bits do not depend on the context's number of threads. `T` is `float` or `Eigen::bfloat16`.
 template <class T>
 class HostLinear {
  public:
@@ -43,7 +42,6 @@ class HostLinear {
 
   Index in() const { return in_; }
   Index out() const { return out_; }
-  GemmLibrary library() const { return library_; }  ///< `eigen`, or `automatic` for oneDNN
 
   /// y = x W^T + bias. `y` holds T, or float to spare logits the rounding. Any number of rows, 0 included.
   /// Throws `std::invalid_argument` unless x is `[rows x in]` and y `[rows x out]`, both without gaps between rows.
@@ -66,7 +64,6 @@ class HostLinear {
 
   Index in_ = 0;
   Index out_ = 0;
-  GemmLibrary library_ = GemmLibrary::eigen;
   std::unique_ptr<const PackedWeights> weights_;
 };
 

@@ -25,18 +25,9 @@ struct Scratch {
 template <class T>
 class EigenWeights final : public PackedWeights {
  public:
-  explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {
-    if (weights_.in % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
-    if (few_rows_kernel_ != nullptr) pack();
-  }
+  explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {}
 
   void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
-    if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
-      multiply_few_rows<T>(
-          few_rows_kernel_, panels_, x, rows, threads,
-          {y, weights_.out, weights_.bias.empty() ? nullptr : weights_.bias.data(), y_is_float, accumulate});
-      return;
-    }
     if (y_is_float) {
       multiply(static_cast<const T*>(x), rows, static_cast<float*>(y), accumulate, threads);
     } else {
@@ -59,42 +50,16 @@ class EigenWeights final : public PackedWeights {
     }
   }
 
-  /// Moves the weights to panels, which then serve any number of rows.
-  void pack() {
-    panels_.in = weights_.in;
-    panels_.out = weights_.out;
-    panel_memory_ = make_panel_memory<T>(panels_.elements());
-    panels_.data = panel_memory_.get();
-    const T* from = weights_.weights.data();
-    for (Index j = 0; j < weights_.out; ++j) {
-      for (Index k = 0; k < weights_.in; ++k) panel_memory_.get()[panels_.place(j, k)] = *from++;
-    }
-    weights_.weights = {};
-  }
-
-  /// Outputs `first` to `first + columns - 1` as floats `[columns x in]`.
-  void widen_weights(Index first, Index columns, float* to) const {
-    if (panel_memory_ == nullptr) {
-      widen(weights_.weights.data() + first * weights_.in, columns * weights_.in, to);
-      return;
-    }
-    constexpr Index group = Panels<T>::width * Panels<T>::depth;
-    for (Index j = 0; j < columns; ++j) {
-      const T* from = panels_.data + panels_.place(first + j, 0);
-      for (Index k = 0; k < weights_.in; k += Panels<T>::depth, from += group, to += Panels<T>::depth) {
-        widen(from, Panels<T>::depth, to);
-      }
-    }
-  }
-
-  /// The same where they lie like this, else in `buffer`.
+  /// Outputs `first` to `first + columns - 1` as floats `[columns x in]`, where they lie or in `buffer`.
   const float* widened(Index first, Index columns, MatrixF& buffer) const {
+    const T* const from = weights_.weights.data() + first * weights_.in;
     if constexpr (std::is_same_v<T, float>) {
-      if (panel_memory_ == nullptr) return weights_.weights.data() + first * weights_.in;
+      return from;
+    } else {
+      buffer.resize(columns, weights_.in);
+      widen(from, columns * weights_.in, buffer.data());
+      return buffer.data();
     }
-    buffer.resize(columns, weights_.in);
-    widen_weights(first, columns, buffer.data());
-    return buffer.data();
   }
 
   template <class Y>
@@ -121,9 +86,6 @@ class EigenWeights final : public PackedWeights {
   }
 
   UnpackedWeights<T> weights_;
-  Panels<T> panels_;
-  std::shared_ptr<T> panel_memory_;        ///< the weights, if there is a kernel for a few rows
-  PanelKernel few_rows_kernel_ = nullptr;  ///< null: Eigen multiplies any number of rows
 };
 
 }  // namespace

@@ -80,40 +80,38 @@ class Int8Weights final : public PackedWeights {
   void multiply(const T* x, Index rows, const Output& output, int threads) const {
     static thread_local std::vector<std::uint8_t> numbers;
     static thread_local std::vector<float> scales;
-    static thread_local std::vector<std::int32_t> sums;
     const Index stride = panels_.groups() * Panels<std::int8_t>::depth;
     numbers.resize(static_cast<std::size_t>(rows * stride));
     scales.resize(static_cast<std::size_t>(rows));
     std::uint8_t* const to = numbers.data();
     float* const row_scales = scales.data();
     const auto round = [&](Index i) { row_scales[i] = round_row(x + i * panels_.in, to + i * stride, stride); };
-    if (rows <= few_product_rows) {
-      // A row is little work: below so many threads are not worth their start.
-      constexpr Index most_alone = 4096;
-      share_parts(rows * panels_.in > most_alone ? threads : 1, rows, 1, [&](Index i, Index, int) { round(i); });
-    } else {
+#ifdef LLAMA_HAS_ONEDNN
+    if (rows > few_product_rows && onednn_multiplies_int8(threads)) {
 #pragma omp parallel for num_threads(threads) schedule(static)
       for (Index i = 0; i < rows; ++i) round(i);
+      static thread_local std::vector<std::int32_t> sums;
       sums.resize(static_cast<std::size_t>(rows * panels_.out));
       std::int32_t* const all = sums.data();
-      if (multiply_int8(panels_, to, stride, rows, all, threads)) {
+      multiply_int8(panels_, to, stride, rows, all, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (Index i = 0; i < rows; ++i) {
-          for (Index first = 0; first < panels_.out; first += Panels<std::int8_t>::width) {
-            const Index count = std::min(Panels<std::int8_t>::width, panels_.out - first);
-            finish(all + i * panels_.out + first, row_scales + i, i, 1, first, count, output);
-          }
+      for (Index i = 0; i < rows; ++i) {
+        for (Index first = 0; first < panels_.out; first += Panels<std::int8_t>::width) {
+          const Index count = std::min(Panels<std::int8_t>::width, panels_.out - first);
+          finish(all + i * panels_.out + first, row_scales + i, i, 1, first, count, output);
         }
-        return;
       }
+      return;
     }
-    for (Index row = 0; row < rows; row += few_product_rows) {
-      const Index count = std::min(few_product_rows, rows - row);
-      multiply_few_rows(kernel_, panels_, reinterpret_cast<const std::byte*>(to + row * stride), stride, count, threads,
-                        [&](Index first, Index outputs, const std::int32_t* part) {
-                          finish(part, row_scales + row, row, count, first, outputs, output);
-                        });
-    }
+#endif
+    // The panels' threads round, too: OpenMP's would go on spinning beside them. A row is little work: below so many
+    // threads are not worth their start.
+    constexpr Index most_alone = 4096;
+    share_parts(rows * panels_.in > most_alone ? threads : 1, rows, 1, [&](Index i, Index, int) { round(i); });
+    multiply_panels(kernel_, panels_, reinterpret_cast<const std::byte*>(to), stride, rows, threads,
+                    [&](Index row, Index count, Index first, Index outputs, const std::int32_t* part) {
+                      finish(part, row_scales + row, row, count, first, outputs, output);
+                    });
   }
 
   /// A row as whole numbers, 128 above their values and 128 behind the last; returns their scale.
@@ -157,10 +155,6 @@ class Int8Weights final : public PackedWeights {
 };
 
 }  // namespace
-
-#ifndef LLAMA_HAS_ONEDNN
-bool multiply_int8(const Panels<std::int8_t>&, const std::uint8_t*, Index, Index, std::int32_t*, int) { return false; }
-#endif
 
 template <class T>
 std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads) {

@@ -113,8 +113,8 @@ class OneDnnWeights final : public PackedWeights {
   void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
     if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
       const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
-      multiply_few_rows<T>(few_rows_kernel_, panels, x, rows, threads,
-                           {y, out_, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
+      multiply_panels<T>(few_rows_kernel_, panels, x, rows, threads,
+                         {y, out_, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
       return;
     }
     const OpenMpThreads scope(threads);
@@ -152,6 +152,9 @@ class OneDnnWeights final : public PackedWeights {
 
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads) {
+  // With less, its products are slower than those in panels, of few rows many times, and in f32 the threads share the
+  // sums of a few rows, whose bits then depend on how many there are.
+  if (!usable(std::is_same_v<T, float> ? Isa::avx512 : Isa::avx512_bf16)) return nullptr;
   const OpenMpThreads scope(threads);
   // The layout that oneDNN chooses does not depend on the number of rows.
   const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(), false, threads};
@@ -168,13 +171,10 @@ std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& w
 template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<float>&, int);
 template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<Eigen::bfloat16>&, int);
 
-bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
-                   std::int32_t* sums, int threads) {
-  const OpenMpThreads scope(threads);
-  // All of a row of x, and zeros of the panels behind the last input: oneDNN's fast kernels take no other stride.
-  const dnnl::memory::desc panels({x_stride, weights.out}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
+bool onednn_multiplies_int8(int threads) {
   static const bool fast = [&] {
-    if (!usable(Isa::avx512_vnni)) return false;  // oneDNN's sums of pairs of products may not fit 16 bit there
+    if (!usable(Isa::avx512_vnni)) return false;  // its sums of pairs of products may not fit 16 bit there
+    const OpenMpThreads scope(threads);
     try {
       const ProductShape usual{128, 64, 64, Type::u8, Type::s32, false, false, threads};
       const dnnl::memory::desc any({64, 64}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
@@ -183,7 +183,14 @@ bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
       return false;
     }
   }();
-  if (!fast) return false;
+  return fast;
+}
+
+void multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
+                   std::int32_t* sums, int threads) {
+  const OpenMpThreads scope(threads);
+  // All of a row of x, and zeros of the panels behind the last input: oneDNN's fast kernels take no other stride.
+  const dnnl::memory::desc panels({x_stride, weights.out}, Type::s8, dnnl::memory::format_tag::BA16a64b4a);
   const ProductShape shape{rows, x_stride, weights.out, Type::u8, Type::s32, false, false, threads};
   dnnl::stream stream(cpu_engine());
   product(shape, panels)
@@ -191,7 +198,6 @@ bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
                         {DNNL_ARG_WEIGHTS, {panels, cpu_engine(), const_cast<std::int8_t*>(weights.data)}},
                         {DNNL_ARG_DST, {plain(rows, weights.out, Type::s32), cpu_engine(), sums}}});
   stream.wait();
-  return true;
 }
 
 }  // namespace llama

@@ -34,7 +34,12 @@ struct UnpackedWeights {
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads);
 
-/// Takes over `weights`: Eigen packs while it multiplies. A few rows take `multiply_few_rows`.
+/// In panels, for `panel_kernel`. Returns null, and leaves `weights` alone, when there is none on this processor, or a
+/// row of x does not end with a group.
+template <class T>
+std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights);
+
+/// Takes over `weights`: Eigen packs while it multiplies.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
 
@@ -43,9 +48,13 @@ std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
 template <class T>
 std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads);
 
-/// The sums `[rows x out]` of many rows `x`, `x_stride` apart, by a library; false if none has a fast kernel.
-bool multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
+#ifdef LLAMA_HAS_ONEDNN
+/// Whether oneDNN has a fast kernel for `multiply_int8` on this processor.
+bool onednn_multiplies_int8(int threads);
+/// The sums `[rows x out]` of many rows `x`, `x_stride` apart, by oneDNN.
+void multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
                    std::int32_t* sums, int threads);
+#endif
 
 /// Rows of sums in float to y: y = sums + bias or, to `accumulate`, y += sums + bias, rounded once.
 struct Output {
@@ -78,14 +87,14 @@ struct Output {
   }
 };
 
-/// y = x W^T + bias of a few rows `x` of the weights' type, without gaps.
+/// y = x W^T + bias of rows `x` of the weights' type, without gaps.
 template <class T>
-void multiply_few_rows(PanelKernel kernel, const Panels<T>& weights, const void* x, Index rows, int threads,
-                       const Output& output) {
-  multiply_few_rows(kernel, weights, static_cast<const std::byte*>(x), weights.in * static_cast<Index>(sizeof(T)), rows,
-                    threads, [&](Index first, Index count, const float* sums) {
-                      output.write<T>(sums, Panels<T>::width, 0, rows, first, count);
-                    });
+void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const void* x, Index rows, int threads,
+                     const Output& output) {
+  multiply_panels(kernel, weights, static_cast<const std::byte*>(x), weights.in * static_cast<Index>(sizeof(T)), rows,
+                  threads, [&](Index row, Index count, Index first, Index outputs, const float* sums) {
+                    output.write<T>(sums, Panels<T>::width, row, count, first, outputs);
+                  });
 }
 
 }  // namespace llama

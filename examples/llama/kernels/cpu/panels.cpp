@@ -13,7 +13,8 @@
 
 // A tile of rows and outputs stays in registers while it runs along the inputs. More rows than a tile has take several
 // passes over a stretch of the inputs that stays in the second cache, while the next stretch is fetched there: evenly
-// over all passes, since memory is what a product of a few rows waits for. One pass fetches to the first cache.
+// over all passes, since memory is what a product of a few rows waits for. One pass of AVX-512 fetches to the first
+// cache.
 
 namespace llama {
 
@@ -64,6 +65,17 @@ struct Floats512 {
 struct Pairs512 : Floats512 {
   LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)weights);
+  }
+};
+
+/// Without instructions for bfloat16: its bits are the upper half of a float's.
+struct WidenedPairs512 : Floats512 {
+  LLAMA_AVX512 static Vector even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+  LLAMA_AVX512 static Vector odd(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  LLAMA_AVX512 static Vector add(Vector sum, __m512i x, __m512i weights) {
+    return _mm512_fmadd_ps(odd(x), odd(weights), _mm512_fmadd_ps(even(x), even(weights), sum));
   }
 };
 
@@ -206,10 +218,15 @@ struct Fours256 {
 template <int parts>
 using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * parts>;
 
-/// What lies behind `groups` in `to` is never multiplied.
+/// What lies behind `groups` in `to` is never multiplied. Fetches the row's next stretch: of many rows each has so
+/// short a piece that the processor does not see where it goes on.
 template <class Products>
 LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX<Products::parts>& to) {
   StretchOfX<1> whole;
+  constexpr Index bytes = 4 * stretch, line = 64;
+  for (Index at = 0; at < bytes; at += line) {
+    _mm_prefetch(reinterpret_cast<const char*>(x) + bytes + at, _MM_HINT_T1);
+  }
   std::memcpy(whole.data(), x, static_cast<std::size_t>(groups) * sizeof(whole[0]));
   for (Index k = 0; k < groups; k += 8) {
     const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(whole.data() + k));
@@ -252,7 +269,7 @@ LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const Stretc
   }
   for (Index k = 0; k < groups; ++k) {
     for (int c = 0; c < columns; c += 2) {
-      _mm_prefetch(fetched, _MM_HINT_T0);
+      _mm_prefetch(fetched, _MM_HINT_T1);
       fetched += step;
     }
     add_part256<Products, 0>(weights, x, k, sum);
@@ -320,7 +337,8 @@ PanelKernel panel_kernel<float>() {
 }
 template <>
 PanelKernel panel_kernel<Eigen::bfloat16>() {
-  return usable(Isa::avx512_bf16) ? kernel512<Pairs512> : panel_kernel_avx2<Eigen::bfloat16>();
+  if (usable(Isa::avx512_bf16)) return kernel512<Pairs512>;
+  return usable(Isa::avx512) ? kernel512<WidenedPairs512> : panel_kernel_avx2<Eigen::bfloat16>();
 }
 template <>
 PanelKernel panel_kernel<std::int8_t>() {

@@ -12,7 +12,8 @@
 #include "examples/llama/kernels/cpu/team.hpp"
 
 /// \file
-/// Products of a few rows, which take the time of reading the weights: each weight is read once for all rows.
+/// Products of rows with weights in panels. A few rows take the time of reading the weights: each weight is read once
+/// for all of them.
 namespace llama {
 
 /// Weights `[out x in]` in panels of 64 outputs. In a panel the groups of neighbouring inputs follow each other, 4
@@ -47,7 +48,7 @@ std::shared_ptr<T> make_panel_memory(Index elements) {
   return memory;
 }
 
-/// Most rows that are few.
+/// Most rows that are few: a kernel reads each weight once for them.
 constexpr Index few_product_rows = 24;
 
 /// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
@@ -57,27 +58,33 @@ constexpr Index few_product_rows = 24;
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
-/// The fastest kernel, with AVX-512 (bfloat16: AVX512-BF16, int8: AVX512-VNNI) or AVX2, of those that are `usable`;
-/// null if there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
+/// The fastest kernel, with AVX-512 (bfloat16: also AVX512-BF16, int8: only AVX512-VNNI) or AVX2, of those that are
+/// `usable`; null if there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
 template <class T>
 PanelKernel panel_kernel();
 /// The same where the processor had no AVX-512: for tests.
 template <class T>
 PanelKernel panel_kernel_avx2();
 
-/// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(first, count, sums)` by several threads:
-/// `sums` `[rows x 64]` begin with those of output `first`.
+/// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(row, count, first, outputs, sums)` by
+/// several threads: `sums` `[count x 64]` of the rows from `row` on begin with those of output `first`. `count` is at
+/// most `few_product_rows`. More rows meet a panel again while a cache has it.
 template <class T, class Finish>
-void multiply_few_rows(PanelKernel kernel, const Panels<T>& weights, const std::byte* x, Index x_stride, Index rows,
-                       int threads, const Finish& finish) {
+void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const std::byte* x, Index x_stride, Index rows,
+                     int threads, const Finish& finish) {
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
   // Half panels, so that a few panels are shared out evenly.
   constexpr Index half = Panels<T>::width / 2;
   const Index halves = (weights.out + half - 1) / half;
   share_parts(threads, halves, 2, [&](Index begin, Index end, int) {
     alignas(64) Sum sums[few_product_rows * Panels<T>::width];
-    kernel(weights.panel(begin / 2), weights.groups(), x, x_stride, rows, begin % 2 * half, (end - begin) * half, sums);
-    finish(begin * half, std::min((end - begin) * half, weights.out - begin * half), sums);
+    const Index first = begin * half, outputs = std::min((end - begin) * half, weights.out - first);
+    for (Index row = 0; row < rows; row += few_product_rows) {
+      const Index count = std::min(few_product_rows, rows - row);
+      kernel(weights.panel(begin / 2), weights.groups(), x + row * x_stride, x_stride, count, begin % 2 * half,
+             (end - begin) * half, sums);
+      finish(row, count, first, outputs, sums);
+    }
   });
 }
 

@@ -63,9 +63,8 @@ TEST_CASE("the best instruction set that the processor has and the environment a
   if (allowed() < avx512_bf16) CHECK(best_isa() == best);
 }
 
-TEST_CASE_TEMPLATE("products of few rows run with what the environment allows", T, float, Eigen::bfloat16,
-                   std::int8_t) {
-  const bool wide = expected(sizeof(T) == 4 ? avx512 : sizeof(T) == 2 ? avx512_bf16 : avx512_vnni);
+TEST_CASE_TEMPLATE("products in panels run with what the environment allows", T, float, Eigen::bfloat16, std::int8_t) {
+  const bool wide = expected(sizeof(T) == 1 ? avx512_vnni : avx512);
   CHECK((panel_kernel_avx2<T>() != nullptr) == expected(avx2));
   CHECK((panel_kernel<T>() != nullptr) == (wide || expected(avx2)));
   CHECK((panel_kernel<T>() != panel_kernel_avx2<T>()) == wide);

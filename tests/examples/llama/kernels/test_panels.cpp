@@ -11,6 +11,8 @@
 namespace llama::test {
 namespace {
 
+constexpr Index most_rows = 2 * few_product_rows + 1;
+
 /// Random weights in panels, on a multiple of 64 bytes, and rows of x.
 template <class T>
 struct PanelSample {
@@ -20,7 +22,7 @@ struct PanelSample {
   Panels<T> panels;
   std::vector<T> weights;  // [out x in]
   std::vector<T> memory;
-  std::vector<X> x;  // [few_product_rows x groups * depth], zeros behind `in`
+  std::vector<X> x;  // [most_rows x groups * depth], zeros behind `in`
   Index x_width;
 
   PanelSample(Index in, Index out) {
@@ -29,7 +31,7 @@ struct PanelSample {
     memory.resize(static_cast<std::size_t>(panels.elements()), T(0));
     panels.data = memory.data();
     x_width = panels.groups() * Panels<T>::depth;
-    x.resize(static_cast<std::size_t>(few_product_rows * x_width), X(0));
+    x.resize(static_cast<std::size_t>(most_rows * x_width), X(0));
     std::mt19937 random(static_cast<unsigned>(in));
     const auto any = [&]<class V>(V) {
       if constexpr (std::is_same_v<V, T> && !std::is_same_v<V, std::int8_t>) {
@@ -44,7 +46,7 @@ struct PanelSample {
         memory[static_cast<std::size_t>(panels.place(j, k))] = weights.back();
       }
     }
-    for (Index i = 0; i < few_product_rows; ++i) {
+    for (Index i = 0; i < most_rows; ++i) {
       for (Index k = 0; k < in; ++k) x[static_cast<std::size_t>(i * x_width + k)] = any(X());
     }
   }
@@ -62,12 +64,12 @@ struct PanelSample {
   std::vector<Sum> run(PanelKernel kernel, Index first, Index rows, int threads) const {
     std::vector<Sum> all(static_cast<std::size_t>(rows * panels.out), Sum(-1));
     const auto bytes = static_cast<Index>(sizeof(X));
-    multiply_few_rows(kernel, panels, reinterpret_cast<const std::byte*>(x.data() + first * x_width), x_width * bytes,
-                      rows, threads, [&](Index output, Index count, const Sum* sums) {
-                        for (Index i = 0; i < rows; ++i) {
-                          std::copy_n(sums + i * Panels<T>::width, count, all.data() + i * panels.out + output);
-                        }
-                      });
+    multiply_panels(kernel, panels, reinterpret_cast<const std::byte*>(x.data() + first * x_width), x_width * bytes,
+                    rows, threads, [&](Index row, Index count, Index output, Index outputs, const Sum* sums) {
+                      for (Index i = 0; i < count; ++i) {
+                        std::copy_n(sums + i * Panels<T>::width, outputs, all.data() + (row + i) * panels.out + output);
+                      }
+                    });
     return all;
   }
 };
@@ -84,7 +86,7 @@ void check_kernel(PanelKernel kernel) {
     const PanelSample<T> sample(in, out);
     CAPTURE(in);
     CAPTURE(out);
-    for (Index rows = 1; rows <= few_product_rows; ++rows) {
+    for (Index rows = 1; rows <= most_rows; ++rows) {
       CAPTURE(rows);
       const auto sums = sample.run(kernel, 0, rows, 1);
       double worst = 0;
@@ -103,7 +105,7 @@ void check_kernel(PanelKernel kernel) {
   }
 }
 
-TEST_CASE_TEMPLATE("few rows times panels are the sums, and a row's bits are its own", T, float, Eigen::bfloat16,
+TEST_CASE_TEMPLATE("rows times panels are the sums, and a row's bits are its own", T, float, Eigen::bfloat16,
                    std::int8_t) {
   check_kernel<T>(panel_kernel<T>());
   check_kernel<T>(panel_kernel_avx2<T>());

@@ -1,0 +1,46 @@
+#include <memory>
+#include <vector>
+
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
+
+namespace llama {
+namespace {
+
+template <class T>
+class PanelWeights final : public PackedWeights {
+ public:
+  PanelWeights(const UnpackedWeights<T>& from, PanelKernel kernel) : kernel_(kernel), bias_(from.bias) {
+    panels_.in = from.in;
+    panels_.out = from.out;
+    memory_ = make_panel_memory<T>(panels_.elements());
+    panels_.data = memory_.get();
+    const T* weight = from.weights.data();
+    for (Index j = 0; j < from.out; ++j) {
+      for (Index k = 0; k < from.in; ++k) memory_.get()[panels_.place(j, k)] = *weight++;
+    }
+  }
+
+  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
+    multiply_panels<T>(kernel_, panels_, x, rows, threads,
+                       {y, panels_.out, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
+  }
+
+ private:
+  PanelKernel kernel_;
+  std::vector<float> bias_;
+  std::shared_ptr<T> memory_;
+  Panels<T> panels_;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights) {
+  const PanelKernel kernel = weights.in % Panels<T>::depth == 0 ? panel_kernel<T>() : nullptr;
+  return kernel == nullptr ? nullptr : std::make_unique<PanelWeights<T>>(weights, kernel);
+}
+
+template std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<float>&);
+template std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<Eigen::bfloat16>&);
+
+}  // namespace llama
