@@ -134,7 +134,7 @@ run_attention() {
 run_decode() {
   echo "== Products of few rows =="
   local files=() case allowed type
-  for case in "ALL bf16" "ALL int8" "ALL f32" "AVX2 bf16" "AVX2 int8"; do
+  for case in "ALL bf16" "ALL int8" "ALL f32" "AVX512_CORE bf16" "AVX2 bf16" "AVX2 int8" "AVX2 f32"; do
     read -r allowed type <<<"$case"
     measure "$results/decode-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
       --benchmark_out_format=json --benchmark_filter="few_rows<$type>"
@@ -222,6 +222,8 @@ generation_cases=(
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
+  "smollm2 AVX512_CORE --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
+  "qwen2.5-coder-0.5b AVX512_CORE --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
 )
 
 # Sets `prompt`, which generation and busy answer: a report of LongBench's, whose middle goes where it does not fit; without
