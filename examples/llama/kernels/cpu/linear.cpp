@@ -30,7 +30,7 @@ constexpr DType dtype_of = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
 
 /// Converts `tensor`, row-major with rows of `width`, to T.
 template <class T>
-void convert(const Tensor& tensor, Index width, T* to, int threads) {
+void convert(const Tensor& tensor, Index width, T* to, [[maybe_unused]] int threads) {
   const Index rows = tensor.elements() / width;
 #pragma omp parallel num_threads(threads)
   {
@@ -77,7 +77,7 @@ HostLinear<T>::HostLinear(std::span<const Tensor> weights, std::span<const Tenso
 #ifdef LLAMA_HAS_ONEDNN
   if (library == GemmLibrary::automatic) weights_ = pack_for_onednn(unpacked, threads);
 #endif
-  if (!weights_ && library == GemmLibrary::automatic) weights_ = pack_in_panels(unpacked);
+  if (!weights_ && library == GemmLibrary::automatic) weights_ = pack_in_panels(unpacked, threads);
   if (!weights_) weights_ = pack_for_eigen(std::move(unpacked));
 }
 

@@ -35,7 +35,7 @@ constexpr Index piece_sums = Index{1} << 22;
 template <class T>
 class Int8Weights final : public PackedWeights {
  public:
-  Int8Weights(const UnpackedWeights<T>& from, PanelKernel kernel, int threads)
+  Int8Weights(const UnpackedWeights<T>& from, PanelKernel kernel, [[maybe_unused]] int threads)
       : kernel_(kernel),
         bias_(from.bias),
         scales_(static_cast<std::size_t>(from.out)),

@@ -152,9 +152,11 @@ class OneDnnWeights final : public PackedWeights {
 
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads) {
-  // With less, its products are slower than those in panels, of few rows many times, and in f32 the threads share the
-  // sums of a few rows, whose bits then depend on how many there are.
+#ifdef LLAMA_HAS_X86_KERNELS
+  // With less it is slower than the kernels for panels: in bf16 always, in f32 for up to some 256 rows. And its threads
+  // share the sums of a few rows in f32, whose bits then depend on how many threads there are.
   if (!usable(std::is_same_v<T, float> ? Isa::avx512 : Isa::avx512_bf16)) return nullptr;
+#endif
   const OpenMpThreads scope(threads);
   // The layout that oneDNN chooses does not depend on the number of rows.
   const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(), false, threads};
@@ -163,7 +165,7 @@ std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& w
     const auto chosen = describe(usual, any);
     if (std::string_view(chosen.impl_info_str()).starts_with("ref")) return nullptr;
     return std::make_unique<OneDnnWeights<T>>(weights, chosen.weights_desc());
-  } catch (const dnnl::error&) {  // no such kernel: bfloat16 on an old processor, for example
+  } catch (const dnnl::error&) {  // no such kernel
     return nullptr;
   }
 }
@@ -173,7 +175,7 @@ template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeig
 
 bool onednn_multiplies_int8(int threads) {
   static const bool fast = [&] {
-    if (!usable(Isa::avx512_vnni)) return false;  // its sums of pairs of products may not fit 16 bit there
+    if (!usable(Isa::avx512_vnni)) return false;  // oneDNN's sums of pairs of products may not fit 16 bit without
     const OpenMpThreads scope(threads);
     try {
       const ProductShape usual{128, 64, 64, Type::u8, Type::s32, false, false, threads};

@@ -9,14 +9,16 @@ namespace {
 template <class T>
 class PanelWeights final : public PackedWeights {
  public:
-  PanelWeights(const UnpackedWeights<T>& from, PanelKernel kernel) : kernel_(kernel), bias_(from.bias) {
+  PanelWeights(const UnpackedWeights<T>& from, PanelKernel kernel, [[maybe_unused]] int threads)
+      : kernel_(kernel), bias_(from.bias) {
     panels_.in = from.in;
     panels_.out = from.out;
     memory_ = make_panel_memory<T>(panels_.elements());
     panels_.data = memory_.get();
-    const T* weight = from.weights.data();
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (Index j = 0; j < from.out; ++j) {
-      for (Index k = 0; k < from.in; ++k) memory_.get()[panels_.place(j, k)] = *weight++;
+      const T* const output = from.weights.data() + j * from.in;
+      for (Index k = 0; k < from.in; ++k) memory_.get()[panels_.place(j, k)] = output[k];
     }
   }
 
@@ -35,12 +37,12 @@ class PanelWeights final : public PackedWeights {
 }  // namespace
 
 template <class T>
-std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights) {
+std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights, int threads) {
   const PanelKernel kernel = weights.in % Panels<T>::depth == 0 ? panel_kernel<T>() : nullptr;
-  return kernel == nullptr ? nullptr : std::make_unique<PanelWeights<T>>(weights, kernel);
+  return kernel == nullptr ? nullptr : std::make_unique<PanelWeights<T>>(weights, kernel, threads);
 }
 
-template std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<float>&);
-template std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<Eigen::bfloat16>&);
+template std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<float>&, int);
+template std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<Eigen::bfloat16>&, int);
 
 }  // namespace llama

@@ -34,10 +34,10 @@ struct UnpackedWeights {
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads);
 
-/// In panels, for `panel_kernel`. Returns null, and leaves `weights` alone, when there is none on this processor, or a
-/// row of x does not end with a group.
+/// In panels, for `panel_kernel`. Returns null, and leaves `weights` alone, when there is none on this processor, or
+/// `in` is no multiple of `Panels<T>::depth`.
 template <class T>
-std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights);
+std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights, int threads);
 
 /// Takes over `weights`: Eigen packs while it multiplies.
 template <class T>

@@ -68,22 +68,25 @@ PanelKernel panel_kernel_avx2();
 
 /// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(row, count, first, outputs, sums)` by
 /// several threads: `sums` `[count x 64]` of the rows from `row` on begin with those of output `first`. `count` is at
-/// most `few_product_rows`. More rows meet a panel again while a cache has it.
+/// most `few_product_rows`. More rows meet a panel again while a cache has it, if it fits.
 template <class T, class Finish>
 void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const std::byte* x, Index x_stride, Index rows,
                      int threads, const Finish& finish) {
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
-  // Half panels, so that a few panels are shared out evenly.
-  constexpr Index half = Panels<T>::width / 2;
-  const Index halves = (weights.out + half - 1) / half;
-  share_parts(threads, halves, 2, [&](Index begin, Index end, int) {
+  // Work is shared out in half panels of a block of rows, so that there is enough for many threads.
+  constexpr Index half = Panels<T>::width / 2, block = 8 * few_product_rows;
+  const Index halves = 2 * weights.count(), blocks = (rows + block - 1) / block;
+  share_parts(threads, blocks * halves, 2, [&](Index begin, Index end, int) {
     alignas(64) Sum sums[few_product_rows * Panels<T>::width];
-    const Index first = begin * half, outputs = std::min((end - begin) * half, weights.out - first);
-    for (Index row = 0; row < rows; row += few_product_rows) {
-      const Index count = std::min(few_product_rows, rows - row);
-      kernel(weights.panel(begin / 2), weights.groups(), x + row * x_stride, x_stride, count, begin % 2 * half,
-             (end - begin) * half, sums);
-      finish(row, count, first, outputs, sums);
+    const Index from_half = begin % halves, count = (end - begin) * half;
+    const Index first = from_half * half, outputs = std::min(count, weights.out - first);
+    if (outputs <= 0) return;  // the second half of the last panel
+    const Index from_row = begin / halves * block, to_row = std::min(from_row + block, rows);
+    for (Index row = from_row; row < to_row; row += few_product_rows) {
+      const Index few = std::min(few_product_rows, to_row - row);
+      kernel(weights.panel(from_half / 2), weights.groups(), x + row * x_stride, x_stride, few, from_half % 2 * half,
+             count, sums);
+      finish(row, few, first, outputs, sums);
     }
   });
 }

@@ -3,7 +3,8 @@
 #include "examples/llama/base.hpp"
 
 /// \file
-/// Threads for the short work of a decode step, which has hundreds of pieces of some ten microseconds.
+/// Threads for the short work of a decode step, which has hundreds of pieces of some ten microseconds, and for products
+/// in panels.
 namespace llama {
 
 /// `body(first, last, worker)` of some callable object.
