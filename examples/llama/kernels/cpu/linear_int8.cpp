@@ -39,11 +39,8 @@ class Int8Weights final : public PackedWeights {
       : kernel_(kernel),
         bias_(from.bias),
         scales_(static_cast<std::size_t>(from.out)),
-        shifts_(static_cast<std::size_t>(from.out)) {
-    panels_.in = from.in;
-    panels_.out = from.out;
-    memory_ = make_panel_memory<std::int8_t>(panels_.elements());
-    panels_.data = memory_.get();
+        shifts_(static_cast<std::size_t>(from.out)),
+        panels_(from.in, from.out) {
 #pragma omp parallel num_threads(threads)
     {
       std::vector<float> row(static_cast<std::size_t>(from.in));
@@ -55,7 +52,7 @@ class Int8Weights final : public PackedWeights {
         for (Index k = 0; k < from.in; ++k) {
           const auto value =
               static_cast<std::int8_t>(scale > 0 ? std::lround(row[static_cast<std::size_t>(k)] / scale) : 0);
-          memory_.get()[panels_.place(j, k)] = value;
+          panels_.at(j, k) = value;
           sum += value;
         }
         scales_[static_cast<std::size_t>(j)] = scale;
@@ -150,8 +147,7 @@ class Int8Weights final : public PackedWeights {
   std::vector<float> bias_;
   std::vector<float> scales_;         // [out]
   std::vector<std::int32_t> shifts_;  // [out] 128 times the sum of an output's weights
-  std::shared_ptr<std::int8_t> memory_;
-  Panels<std::int8_t> panels_;
+  OwnPanels<std::int8_t> panels_;
 };
 
 }  // namespace

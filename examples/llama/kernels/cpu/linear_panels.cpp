@@ -10,15 +10,11 @@ template <class T>
 class PanelWeights final : public PackedWeights {
  public:
   PanelWeights(const UnpackedWeights<T>& from, PanelKernel kernel, [[maybe_unused]] int threads)
-      : kernel_(kernel), bias_(from.bias) {
-    panels_.in = from.in;
-    panels_.out = from.out;
-    memory_ = make_panel_memory<T>(panels_.elements());
-    panels_.data = memory_.get();
+      : kernel_(kernel), bias_(from.bias), panels_(from.in, from.out) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (Index j = 0; j < from.out; ++j) {
       const T* const output = from.weights.data() + j * from.in;
-      for (Index k = 0; k < from.in; ++k) memory_.get()[panels_.place(j, k)] = output[k];
+      for (Index k = 0; k < from.in; ++k) panels_.at(j, k) = output[k];
     }
   }
 
@@ -30,8 +26,7 @@ class PanelWeights final : public PackedWeights {
  private:
   PanelKernel kernel_;
   std::vector<float> bias_;
-  std::shared_ptr<T> memory_;
-  Panels<T> panels_;
+  OwnPanels<T> panels_;
 };
 
 }  // namespace

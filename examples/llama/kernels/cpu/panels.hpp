@@ -40,13 +40,21 @@ struct Panels {
   }
 };
 
-/// Zeros on a multiple of 64 bytes.
+/// Panels that own their memory, on a multiple of 64 bytes; all zeros at first.
 template <class T>
-std::shared_ptr<T> make_panel_memory(Index elements) {
-  std::shared_ptr<T> memory = large_page_array<T>(elements, Pages::together);
-  std::fill_n(memory.get(), elements, T());
-  return memory;
-}
+class OwnPanels : public Panels<T> {
+ public:
+  OwnPanels(Index in, Index out) : Panels<T>{nullptr, in, out} {
+    memory_ = large_page_array<T>(this->elements(), Pages::together);
+    std::fill_n(memory_.get(), this->elements(), T());
+    this->data = memory_.get();
+  }
+
+  T& at(Index output, Index input) { return memory_.get()[this->place(output, input)]; }
+
+ private:
+  std::shared_ptr<T> memory_;
+};
 
 /// Most rows that are few: a kernel reads each weight once for them.
 constexpr Index few_product_rows = 24;

@@ -11,7 +11,7 @@
 namespace llama::test {
 namespace {
 
-constexpr Index most_rows = 200;  // a little more than what `multiply_panels` shares out
+constexpr Index most_rows = 200;  // more than a block of rows of `multiply_panels`
 
 /// Random weights in panels, on a multiple of 64 bytes, and rows of x.
 template <class T>
