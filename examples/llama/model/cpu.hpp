@@ -47,14 +47,14 @@ struct CpuExecution {
   WeightFormat weights;
 };
 
-/// The CPU backend with Eigen or oneDNN. `T` is `float` or `Eigen::bfloat16`.
+/// The CPU backend: Eigen, oneDNN where the build has it, and kernels of its own. `T` is `float` or `Eigen::bfloat16`.
 struct CpuDevice {
   using Context = lazyllm::cpu::Context;
   using Execution = CpuExecution;
   using Vector = std::vector<float>;
 
   template <class T>
-  using Sequence = lazyllm::cpu::Sequence<T, lazyllm::cpu::PooledStorage>;
+  using Sequence = lazyllm::cpu::Sequence<T>;
   template <class T>
   using Linear = HostLinear<T>;
   template <class T>
@@ -88,7 +88,7 @@ struct CpuDevice {
     }
 
     Linear<T> linear(std::span<const Tensor> weights, std::span<const Tensor> biases) const {
-      return Linear<T>(weights, biases, execution.threads, GemmLibrary::automatic, execution.weights);
+      return Linear<T>(weights, biases, execution.threads, execution.weights);
     }
 
     Table<T> table(const WeightSource& source, const std::string& name, const std::vector<Index>& shape) const {

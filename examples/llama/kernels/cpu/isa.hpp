@@ -5,7 +5,7 @@
 /// when the program runs.
 namespace llama {
 
-/// Those with kernels of their own. Each but avx512_vnni includes the ones before it.
+/// Those with kernels of their own. Each includes the ones before it, but avx512_bf16 not avx512_vnni.
 enum class Isa { avx2, avx512, avx512_vnni, avx512_bf16 };
 
 /// Whether this processor has it. Where the build has oneDNN, its variable ONEDNN_MAX_CPU_ISA leaves out the better

@@ -53,13 +53,13 @@ void convert(const Tensor& tensor, Index width, T* to, [[maybe_unused]] int thre
 
 template <class T>
 HostLinear<T>::HostLinear(std::span<const Tensor> weights, std::span<const Tensor> biases, int threads,
-                          GemmLibrary library, WeightFormat format) {
+                          WeightFormat format) {
   check_shapes(weights, biases);
   if (threads < 1) fail("Linear: threads ", threads, " is out of range, at least 1");
   in_ = weights[0].shape[1];
   for (const Tensor& weight : weights) out_ += weight.shape[0];
 
-  UnpackedWeights<T> unpacked{in_, out_, {}, {}};
+  UnpackedWeights<T> unpacked{in_, out_, {}};
   unpacked.weights.resize(static_cast<std::size_t>(in_ * out_));
   T* to = unpacked.weights.data();
   for (const Tensor& weight : weights) {
@@ -67,17 +67,17 @@ HostLinear<T>::HostLinear(std::span<const Tensor> weights, std::span<const Tenso
     to += weight.elements();
   }
   for (const Tensor& bias : biases) {
-    unpacked.bias.resize(unpacked.bias.size() + static_cast<std::size_t>(bias.elements()));
-    to_float(bias, 0, std::span(unpacked.bias).last(static_cast<std::size_t>(bias.elements())));
+    bias_.resize(bias_.size() + static_cast<std::size_t>(bias.elements()));
+    to_float(bias, 0, std::span(bias_).last(static_cast<std::size_t>(bias.elements())));
   }
   if (format == WeightFormat::int8) {
     weights_ = pack_int8(unpacked, threads);
     return;
   }
 #ifdef LLAMA_HAS_ONEDNN
-  if (library == GemmLibrary::automatic) weights_ = pack_for_onednn(unpacked, threads);
+  weights_ = pack_for_onednn(unpacked, threads);
 #endif
-  if (!weights_ && library == GemmLibrary::automatic) weights_ = pack_in_panels(unpacked, threads);
+  if (!weights_) weights_ = pack_in_panels(unpacked, threads);
   if (!weights_) weights_ = pack_for_eigen(std::move(unpacked));
 }
 
@@ -99,7 +99,8 @@ void HostLinear<T>::check(RowsView<const T> x, Index y_rows, Index y_width, Inde
 
 template <class T>
 void HostLinear<T>::multiply(RowsView<const T> x, void* y, bool y_is_float, bool accumulate, int threads) const {
-  if (x.rows > 0) weights_->multiply(x.data, x.rows, y, y_is_float, accumulate, threads);
+  const float* const bias = bias_.empty() ? nullptr : bias_.data();
+  if (x.rows > 0) weights_->multiply(x.data, x.rows, {y, out_, bias, y_is_float, accumulate}, threads);
 }
 
 template class HostLinear<float>;

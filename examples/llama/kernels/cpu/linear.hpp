@@ -4,17 +4,12 @@
 #include <concepts>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "examples/llama/checkpoint/tensor.hpp"
 #include "examples/llama/library.hpp"
 
 namespace llama {
-
-/// Which library multiplies matrices.
-enum class GemmLibrary {
-  automatic,  ///< oneDNN where the build has it and it is fast here; else the host's kernels for panels; else Eigen
-  eigen
-};
 
 /// How weights are held.
 enum class WeightFormat {
@@ -25,8 +20,11 @@ enum class WeightFormat {
 class PackedWeights;
 
 /// A dense layer: rows x `[rows x in]` times transposed weights `[out x in]`, plus an optional bias `[out]`, summed in
-/// float. Owns the weights, packed for the GEMM library. One object serves several threads of the caller at a time.
-/// Bits do not depend on the context's number of threads. `T` is `float` or `Eigen::bfloat16`.
+/// float. Owns the weights, packed for what multiplies them: oneDNN where the build has it and it is fast on this
+/// processor, else the host's kernels for panels, else Eigen. One object serves several threads of the caller at a
+/// time; of those that multiply in panels one has the other threads' help, and the others have none. Bits do not depend
+/// on the context's number of threads, except with AMX and 16 or more of them: oneDNN may then share the sums of a few
+/// rows. `T` is `float` or `Eigen::bfloat16`.
 template <class T>
 class HostLinear {
  public:
@@ -34,7 +32,7 @@ class HostLinear {
   /// memory again while it packs; the tensors are not used afterwards. `biases` is empty, or one `[out_i]` per weight.
   /// Throws `std::invalid_argument` when the shapes do not fit each other, or the processor cannot multiply int8.
   explicit HostLinear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
-                      GemmLibrary library = GemmLibrary::automatic, WeightFormat format = WeightFormat::as_type);
+                      WeightFormat format = WeightFormat::as_type);
 
   HostLinear(HostLinear&&) noexcept;
   HostLinear& operator=(HostLinear&&) noexcept;
@@ -64,6 +62,7 @@ class HostLinear {
 
   Index in_ = 0;
   Index out_ = 0;
+  std::vector<float> bias_;
   std::unique_ptr<const PackedWeights> weights_;
 };
 

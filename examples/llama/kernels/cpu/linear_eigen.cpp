@@ -27,29 +27,19 @@ class EigenWeights final : public PackedWeights {
  public:
   explicit EigenWeights(UnpackedWeights<T> weights) : weights_(std::move(weights)) {}
 
-  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
-    if (y_is_float) {
-      multiply(static_cast<const T*>(x), rows, static_cast<float*>(y), accumulate, threads);
-    } else {
-      multiply(static_cast<const T*>(x), rows, static_cast<T*>(y), accumulate, threads);
-    }
-  }
-
- private:
-  template <class Y>
-  void multiply(const T* x, Index rows, Y* y, bool accumulate, [[maybe_unused]] int threads) const {
+  void multiply(const void* x, Index rows, const Output& output, [[maybe_unused]] int threads) const override {
     const Index blocks = (weights_.out + block_columns - 1) / block_columns;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (Index block = 0; block < blocks; ++block) {
       const Index first = block * block_columns;
       const Index columns = std::min(block_columns, weights_.out - first);
       for (Index row = 0; row < rows; row += block_rows) {
-        multiply_block(x + row * weights_.in, std::min(block_rows, rows - row), y + row * weights_.out, first, columns,
-                       accumulate);
+        multiply_block(static_cast<const T*>(x), row, std::min(block_rows, rows - row), first, columns, output);
       }
     }
   }
 
+ private:
   /// Outputs `first` to `first + columns - 1` as floats `[columns x in]`, where they lie or in `buffer`.
   const float* widened(Index first, Index columns, MatrixF& buffer) const {
     const T* const from = weights_.weights.data() + first * weights_.in;
@@ -62,10 +52,9 @@ class EigenWeights final : public PackedWeights {
     }
   }
 
-  template <class Y>
-  void multiply_block(const T* x, Index rows, Y* y, Index first, Index columns, bool accumulate) const {
+  void multiply_block(const T* x, Index row, Index rows, Index first, Index columns, const Output& output) const {
     static thread_local Scratch scratch;
-    const Eigen::Map<const Matrix<T>> x_map(x, rows, weights_.in);
+    const Eigen::Map<const Matrix<T>> x_map(x + row * weights_.in, rows, weights_.in);
     scratch.y.resize(rows, columns);
     const Eigen::Map<const MatrixF> weights(widened(first, columns, scratch.weights), columns, weights_.in);
     if constexpr (std::is_same_v<T, float>) {
@@ -75,14 +64,7 @@ class EigenWeights final : public PackedWeights {
       widen(x_map.data(), x_map.size(), scratch.x.data());
       scratch.y.noalias() = scratch.x * weights.transpose();
     }
-    if (!weights_.bias.empty()) {
-      scratch.y.rowwise() += Eigen::Map<const Eigen::RowVectorXf>(weights_.bias.data() + first, columns);
-    }
-    for (Index i = 0; i < rows; ++i) {
-      Y* const to = y + i * weights_.out + first;
-      const float* const from = scratch.y.data() + i * columns;
-      for (Index j = 0; j < columns; ++j) to[j] = round_to<Y>(accumulate ? widen(to[j]) + from[j] : from[j]);
-    }
+    output.write<T>(scratch.y.data(), columns, row, rows, first, columns);
   }
 
   UnpackedWeights<T> weights_;

@@ -23,9 +23,12 @@ constexpr Index shift = 128;
 
 /// NaN where a value is. The bits of absolute values have their order, and a maximum of whole numbers is one that
 /// compilers take with vectors.
-float scale_of(const float* values, Index count) {
+template <class T>
+float scale_of(const T* values, Index count) {
   std::int32_t highest = 0;
-  for (Index i = 0; i < count; ++i) highest = std::max(highest, std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff);
+  for (Index i = 0; i < count; ++i) {
+    highest = std::max(highest, std::bit_cast<std::int32_t>(widen(values[i])) & 0x7fffffff);
+  }
   return std::bit_cast<float>(highest) / largest;
 }
 
@@ -35,46 +38,36 @@ constexpr Index piece_sums = Index{1} << 22;
 template <class T>
 class Int8Weights final : public PackedWeights {
  public:
-  Int8Weights(const UnpackedWeights<T>& from, PanelKernel kernel, [[maybe_unused]] int threads)
+  Int8Weights(const UnpackedWeights<T>& from, PanelKernel kernel, int threads)
       : kernel_(kernel),
-        bias_(from.bias),
         scales_(static_cast<std::size_t>(from.out)),
         shifts_(static_cast<std::size_t>(from.out)),
-        panels_(from.in, from.out) {
-#pragma omp parallel num_threads(threads)
-    {
-      std::vector<float> row(static_cast<std::size_t>(from.in));
-#pragma omp for schedule(static)
-      for (Index j = 0; j < from.out; ++j) {
-        widen(from.weights.data() + j * from.in, from.in, row.data());
-        const float scale = scale_of(row.data(), from.in);
-        Index sum = 0;
-        for (Index k = 0; k < from.in; ++k) {
-          const auto value =
-              static_cast<std::int8_t>(scale > 0 ? std::lround(row[static_cast<std::size_t>(k)] / scale) : 0);
-          panels_.at(j, k) = value;
-          sum += value;
-        }
-        scales_[static_cast<std::size_t>(j)] = scale;
-        shifts_[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(shift * sum);
+        panels_(from.in, from.out, threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (Index j = 0; j < from.out; ++j) {
+      const T* const output = from.weights.data() + j * from.in;
+      const float scale = scale_of(output, from.in);
+      Index sum = 0;
+      for (Index k = 0; k < from.in; ++k) {
+        const auto value = static_cast<std::int8_t>(scale > 0 ? std::lround(widen(output[k]) / scale) : 0);
+        panels_.at(j, k) = value;
+        sum += value;
       }
+      scales_[static_cast<std::size_t>(j)] = scale;
+      shifts_[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(shift * sum);
     }
   }
 
-  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
-    const Index y_bytes = panels_.out * (y_is_float ? Index{sizeof(float)} : static_cast<Index>(sizeof(T)));
+  void multiply(const void* x, Index rows, const Output& output, int threads) const override {
     const Index piece = std::clamp(piece_sums / panels_.out, few_product_rows, Index{256});
-    for (Index count; rows > 0; rows -= count) {
-      count = std::min(rows, piece);
-      const Output output{y, panels_.out, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate};
-      multiply(static_cast<const T*>(x), count, output, threads);
-      x = static_cast<const T*>(x) + count * panels_.in;
-      y = static_cast<std::byte*>(y) + count * y_bytes;
+    for (Index row = 0; row < rows; row += piece) {
+      multiply(static_cast<const T*>(x), row, std::min(piece, rows - row), output, threads);
     }
   }
 
  private:
-  void multiply(const T* x, Index rows, const Output& output, int threads) const {
+  /// Rows `first_row` to `first_row + rows - 1`.
+  void multiply(const T* x, Index first_row, Index rows, const Output& output, int threads) const {
     static thread_local std::vector<std::uint8_t> numbers;
     static thread_local std::vector<float> scales;
     const Index stride = panels_.groups() * Panels<std::int8_t>::depth;
@@ -82,7 +75,9 @@ class Int8Weights final : public PackedWeights {
     scales.resize(static_cast<std::size_t>(rows));
     std::uint8_t* const to = numbers.data();
     float* const row_scales = scales.data();
-    const auto round = [&](Index i) { row_scales[i] = round_row(x + i * panels_.in, to + i * stride, stride); };
+    const auto round = [&](Index i) {
+      row_scales[i] = round_row(x + (first_row + i) * panels_.in, to + i * stride, stride);
+    };
 #ifdef LLAMA_HAS_ONEDNN
     if (rows > few_product_rows && onednn_multiplies_int8(threads)) {
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -95,7 +90,7 @@ class Int8Weights final : public PackedWeights {
       for (Index i = 0; i < rows; ++i) {
         for (Index first = 0; first < panels_.out; first += Panels<std::int8_t>::width) {
           const Index count = std::min(Panels<std::int8_t>::width, panels_.out - first);
-          finish(all + i * panels_.out + first, row_scales + i, i, 1, first, count, output);
+          finish(all + i * panels_.out + first, row_scales + i, first_row + i, 1, first, count, output);
         }
       }
       return;
@@ -107,21 +102,17 @@ class Int8Weights final : public PackedWeights {
     share_parts(rows * panels_.in > most_alone ? threads : 1, rows, 1, [&](Index i, Index, int) { round(i); });
     multiply_panels(kernel_, panels_, reinterpret_cast<const std::byte*>(to), stride, rows, threads,
                     [&](Index row, Index count, Index first, Index outputs, const std::int32_t* part) {
-                      finish(part, row_scales + row, row, count, first, outputs, output);
+                      finish(part, row_scales + row, first_row + row, count, first, outputs, output);
                     });
   }
 
   /// A row as whole numbers, 128 above their values and 128 behind the last; returns their scale.
   float round_row(const T* from, std::uint8_t* to, Index stride) const {
-    static thread_local std::vector<float> row;
-    row.resize(static_cast<std::size_t>(panels_.in));
-    widen(from, panels_.in, row.data());
-    const float scale = scale_of(row.data(), panels_.in);
+    const float scale = scale_of(from, panels_.in);
     const float factor = scale > 0 ? 1 / scale : 0;
-    const float* const values = row.data();
     for (Index k = 0; k < panels_.in; ++k) {
       // Adding 3 * 2^22 rounds to the nearest whole number, which is then in the lowest bits.
-      const float shifted = values[k] * factor + 12582912.0f;
+      const float shifted = widen(from[k]) * factor + 12582912.0f;
       to[k] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(shifted) + std::uint32_t{shift});
     }
     std::fill(to + panels_.in, to + stride, std::uint8_t{shift});
@@ -144,7 +135,6 @@ class Int8Weights final : public PackedWeights {
   }
 
   PanelKernel kernel_;
-  std::vector<float> bias_;
   std::vector<float> scales_;         // [out]
   std::vector<std::int32_t> shifts_;  // [out] 128 times the sum of an output's weights
   OwnPanels<std::int8_t> panels_;

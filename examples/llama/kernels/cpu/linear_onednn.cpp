@@ -96,8 +96,7 @@ class OneDnnWeights final : public PackedWeights {
       : in_(from.in),
         out_(from.out),
         memory_(large_page_memory(packed.get_size(), Pages::together)),
-        weights_(packed, cpu_engine(), memory_.get()),
-        bias_(from.bias) {
+        weights_(packed, cpu_engine(), memory_.get()) {
     // W is [out x in]; the product needs [in x out], which is the same memory read the other way.
     const dnnl::memory::desc source({in_, out_}, type_of<T>, dnnl::memory::format_tag::ba);
     dnnl::memory unpacked(source, cpu_engine(), const_cast<T*>(from.weights.data()));
@@ -110,29 +109,29 @@ class OneDnnWeights final : public PackedWeights {
     if (packed == panels && in_ % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
   }
 
-  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
+  void multiply(const void* x, Index rows, const Output& output, int threads) const override {
     if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
       const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
-      multiply_panels<T>(few_rows_kernel_, panels, x, rows, threads,
-                         {y, out_, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
+      multiply_panels<T>(few_rows_kernel_, panels, x, rows, output, threads);
       return;
     }
     const OpenMpThreads scope(threads);
-    const Type y_type = y_is_float ? Type::f32 : type_of<T>;
+    const Type y_type = output.is_float ? Type::f32 : type_of<T>;
     const Index x_bytes = in_ * static_cast<Index>(sizeof(T));
-    const Index y_bytes = out_ * (y_is_float ? Index{sizeof(float)} : static_cast<Index>(sizeof(T)));
+    const Index y_bytes = out_ * (output.is_float ? Index{sizeof(float)} : static_cast<Index>(sizeof(T)));
+    const bool bias = output.bias != nullptr;
     auto* from = static_cast<std::byte*>(const_cast<void*>(x));
-    auto* to = static_cast<std::byte*>(y);
+    auto* to = static_cast<std::byte*>(output.y);
     dnnl::stream stream(cpu_engine());
     for (Index count; rows > 0; rows -= count, from += count * x_bytes, to += count * y_bytes) {
       count = piece(rows);
-      const ProductShape shape{count, in_, out_, type_of<T>, y_type, !bias_.empty(), accumulate, threads};
+      const ProductShape shape{count, in_, out_, type_of<T>, y_type, bias, output.accumulate, threads};
       std::unordered_map<int, dnnl::memory> arguments{
           {DNNL_ARG_SRC, {plain(count, in_, type_of<T>), cpu_engine(), from}},
           {DNNL_ARG_WEIGHTS, weights_},
           {DNNL_ARG_DST, {plain(count, out_, y_type), cpu_engine(), to}}};
-      if (!bias_.empty()) {
-        arguments.insert({DNNL_ARG_BIAS, {plain(1, out_, Type::f32), cpu_engine(), const_cast<float*>(bias_.data())}});
+      if (bias) {
+        arguments.insert({DNNL_ARG_BIAS, {plain(1, out_, Type::f32), cpu_engine(), const_cast<float*>(output.bias)}});
       }
       product(shape, weights_.get_desc()).execute(stream, arguments);
     }
@@ -143,8 +142,7 @@ class OneDnnWeights final : public PackedWeights {
   Index in_;
   Index out_;
   std::shared_ptr<std::byte> memory_;
-  dnnl::memory weights_;  // in `memory_`
-  std::vector<float> bias_;
+  dnnl::memory weights_;                   // in `memory_`
   PanelKernel few_rows_kernel_ = nullptr;  ///< null: oneDNN multiplies any number of rows
 };
 
@@ -154,12 +152,13 @@ template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads) {
 #ifdef LLAMA_HAS_X86_KERNELS
   // With less it is slower than the kernels for panels: in bf16 always, in f32 for up to some 256 rows. And its threads
-  // share the sums of a few rows in f32, whose bits then depend on how many threads there are.
+  // share the sums of a few rows in f32, whose bits then depend on how many threads there are. For that second reason a
+  // processor without AVX2, which has no kernel for panels, takes Eigen.
   if (!usable(std::is_same_v<T, float> ? Isa::avx512 : Isa::avx512_bf16)) return nullptr;
 #endif
   const OpenMpThreads scope(threads);
-  // The layout that oneDNN chooses does not depend on the number of rows.
-  const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, !weights.bias.empty(), false, threads};
+  // The layout that oneDNN chooses depends neither on the number of rows nor on the bias.
+  const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, false, false, threads};
   const dnnl::memory::desc any({weights.in, weights.out}, type_of<T>, dnnl::memory::format_tag::any);
   try {
     const auto chosen = describe(usual, any);

@@ -1,5 +1,4 @@
 #include <memory>
-#include <vector>
 
 #include "examples/llama/kernels/cpu/packed_weights.hpp"
 
@@ -9,8 +8,8 @@ namespace {
 template <class T>
 class PanelWeights final : public PackedWeights {
  public:
-  PanelWeights(const UnpackedWeights<T>& from, PanelKernel kernel, [[maybe_unused]] int threads)
-      : kernel_(kernel), bias_(from.bias), panels_(from.in, from.out) {
+  PanelWeights(const UnpackedWeights<T>& from, PanelKernel kernel, int threads)
+      : kernel_(kernel), panels_(from.in, from.out, threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (Index j = 0; j < from.out; ++j) {
       const T* const output = from.weights.data() + j * from.in;
@@ -18,14 +17,12 @@ class PanelWeights final : public PackedWeights {
     }
   }
 
-  void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const override {
-    multiply_panels<T>(kernel_, panels_, x, rows, threads,
-                       {y, panels_.out, bias_.empty() ? nullptr : bias_.data(), y_is_float, accumulate});
+  void multiply(const void* x, Index rows, const Output& output, int threads) const override {
+    multiply_panels<T>(kernel_, panels_, x, rows, output, threads);
   }
 
  private:
   PanelKernel kernel_;
-  std::vector<float> bias_;
   OwnPanels<T> panels_;
 };
 

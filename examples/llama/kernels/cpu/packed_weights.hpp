@@ -10,23 +10,53 @@
 
 namespace llama {
 
-/// Weights in the layout that a GEMM library likes best. All matrices are row-major without gaps.
+/// Where products go, y `[rows x width]` without gaps: y = products + bias or, to `accumulate`, y += products + bias,
+/// rounded once.
+struct Output {
+  void* y;  ///< of the weights' type or, if it `is_float`, of float
+  Index width;
+  const float* bias;  ///< `[width]`; null: none
+  bool is_float, accumulate;
+
+  /// Takes `count` sums of each of `rows` rows, `stride` apart, that begin with row `row` and output `first`.
+  template <class T>
+  void write(const float* sums, Index stride, Index row, Index rows, Index first, Index count) const {
+    if (is_float) {
+      write_as(static_cast<float*>(y) + row * width, sums, stride, rows, first, count);
+    } else {
+      write_as(static_cast<T*>(y) + row * width, sums, stride, rows, first, count);
+    }
+  }
+
+ private:
+  template <class Y>
+  void write_as(Y* to_first, const float* sums, Index stride, Index rows, Index first, Index count) const {
+    for (Index i = 0; i < rows; ++i) {
+      Y* const to = to_first + i * width + first;
+      const float* const from = sums + i * stride;
+      for (Index j = 0; j < count; ++j) {
+        const float sum = bias == nullptr ? from[j] : from[j] + bias[first + j];
+        to[j] = round_to<Y>(accumulate ? widen(to[j]) + sum : sum);
+      }
+    }
+  }
+};
+
+/// Weights in the layout that a GEMM library likes best.
 class PackedWeights {
  public:
   virtual ~PackedWeights() = default;
 
-  /// y = x W^T + bias or, to `accumulate`, y += x W^T + bias. x `[rows x in]` holds the weights' type, y `[rows x out]`
-  /// the same or float. `rows` is at least 1.
-  virtual void multiply(const void* x, Index rows, void* y, bool y_is_float, bool accumulate, int threads) const = 0;
+  /// Multiplies x `[rows x in]` of the weights' type, without gaps. `rows` is at least 1.
+  virtual void multiply(const void* x, Index rows, const Output& output, int threads) const = 0;
 };
 
-/// Weights `[out x in]` and a bias `[out]` or empty, on their way to a library.
+/// Weights `[out x in]`, row-major without gaps, on their way to a library.
 template <class T>
 struct UnpackedWeights {
   Index in = 0;
   Index out = 0;
   std::vector<T> weights;
-  std::vector<float> bias;
 };
 
 /// Packed for oneDNN. Returns null, and leaves `weights` alone, when it has no fast kernel for the type on this
@@ -56,41 +86,10 @@ void multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
                    std::int32_t* sums, int threads);
 #endif
 
-/// Rows of sums in float to y: y = sums + bias or, to `accumulate`, y += sums + bias, rounded once.
-struct Output {
-  void* y;
-  Index width;
-  const float* bias;  ///< null: none
-  bool is_float, accumulate;
-
-  /// Takes `count` sums of each of `rows` rows, `stride` apart, that begin with row `row` and output `first`.
-  template <class T>
-  void write(const float* sums, Index stride, Index row, Index rows, Index first, Index count) const {
-    if (is_float) {
-      write_as(static_cast<float*>(y) + row * width, sums, stride, rows, first, count);
-    } else {
-      write_as(static_cast<T*>(y) + row * width, sums, stride, rows, first, count);
-    }
-  }
-
- private:
-  template <class Y>
-  void write_as(Y* to_first, const float* sums, Index stride, Index rows, Index first, Index count) const {
-    for (Index i = 0; i < rows; ++i) {
-      Y* const to = to_first + i * width + first;
-      const float* const from = sums + i * stride;
-      for (Index j = 0; j < count; ++j) {
-        const float sum = bias == nullptr ? from[j] : from[j] + bias[first + j];
-        to[j] = round_to<Y>(accumulate ? widen(to[j]) + sum : sum);
-      }
-    }
-  }
-};
-
-/// y = x W^T + bias of rows `x` of the weights' type, without gaps.
+/// Multiplies rows `x` of the weights' type, without gaps.
 template <class T>
-void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const void* x, Index rows, int threads,
-                     const Output& output) {
+void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const void* x, Index rows, const Output& output,
+                     int threads) {
   multiply_panels(kernel, weights, static_cast<const std::byte*>(x), weights.in * static_cast<Index>(sizeof(T)), rows,
                   threads, [&](Index row, Index count, Index first, Index outputs, const float* sums) {
                     output.write<T>(sums, Panels<T>::width, row, count, first, outputs);

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "examples/llama/kernels/cpu/isa.hpp"
-
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -291,7 +289,7 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   std::array<StretchOfX<Products::parts>, most> of_rows;
   for (Index k = 0; k < groups; k += stretch) {
     const Index stretch_groups = std::min(stretch, groups - k);
-    // The next stretch, or what follows the panel. Of half a panel nothing is fetched.
+    // The next stretch, or what follows the panel. Of half a panel only its first line is fetched, again and again.
     const char* fetched = reinterpret_cast<const char*>(weights + (k + stretch) * width);
     const Index step = count == width ? line / passes : 0;
     Index row = 0;
@@ -317,50 +315,36 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   }
 }
 
+bool may_use(Isa isa, Isa best) { return isa <= best && usable(isa); }
+
 }  // namespace
 
 template <>
-PanelKernel panel_kernel_avx2<float>() {
-  return usable(Isa::avx2) ? kernel256<Floats256> : nullptr;
+PanelKernel panel_kernel<float>(Isa best) {
+  if (may_use(Isa::avx512, best)) return kernel512<Floats512>;
+  return may_use(Isa::avx2, best) ? kernel256<Floats256> : nullptr;
 }
 template <>
-PanelKernel panel_kernel_avx2<Eigen::bfloat16>() {
-  return usable(Isa::avx2) ? kernel256<Pairs256> : nullptr;
+PanelKernel panel_kernel<Eigen::bfloat16>(Isa best) {
+  if (may_use(Isa::avx512_bf16, best)) return kernel512<Pairs512>;
+  if (may_use(Isa::avx512, best)) return kernel512<WidenedPairs512>;
+  return may_use(Isa::avx2, best) ? kernel256<Pairs256> : nullptr;
 }
 template <>
-PanelKernel panel_kernel_avx2<std::int8_t>() {
-  return usable(Isa::avx2) ? kernel256<Fours256> : nullptr;
-}
-template <>
-PanelKernel panel_kernel<float>() {
-  return usable(Isa::avx512) ? kernel512<Floats512> : panel_kernel_avx2<float>();
-}
-template <>
-PanelKernel panel_kernel<Eigen::bfloat16>() {
-  if (usable(Isa::avx512_bf16)) return kernel512<Pairs512>;
-  return usable(Isa::avx512) ? kernel512<WidenedPairs512> : panel_kernel_avx2<Eigen::bfloat16>();
-}
-template <>
-PanelKernel panel_kernel<std::int8_t>() {
-  return usable(Isa::avx512_vnni) ? kernel512<Fours512> : panel_kernel_avx2<std::int8_t>();
+PanelKernel panel_kernel<std::int8_t>(Isa best) {
+  if (may_use(Isa::avx512_vnni, best)) return kernel512<Fours512>;
+  return may_use(Isa::avx2, best) ? kernel256<Fours256> : nullptr;
 }
 
 #else
 
 template <class T>
-PanelKernel panel_kernel() {
+PanelKernel panel_kernel(Isa) {
   return nullptr;
 }
-template <class T>
-PanelKernel panel_kernel_avx2() {
-  return nullptr;
-}
-template PanelKernel panel_kernel<float>();
-template PanelKernel panel_kernel<Eigen::bfloat16>();
-template PanelKernel panel_kernel<std::int8_t>();
-template PanelKernel panel_kernel_avx2<float>();
-template PanelKernel panel_kernel_avx2<Eigen::bfloat16>();
-template PanelKernel panel_kernel_avx2<std::int8_t>();
+template PanelKernel panel_kernel<float>(Isa);
+template PanelKernel panel_kernel<Eigen::bfloat16>(Isa);
+template PanelKernel panel_kernel<std::int8_t>(Isa);
 
 #endif
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/kernels/cpu/large_pages.hpp"
 #include "examples/llama/kernels/cpu/team.hpp"
 
@@ -40,14 +41,18 @@ struct Panels {
   }
 };
 
-/// Panels that own their memory, on a multiple of 64 bytes; all zeros at first.
+/// Panels that own their memory, on a multiple of 64 bytes; all zeros at first. Each of `threads` threads touches its
+/// share of the memory first, as it will read it.
 template <class T>
 class OwnPanels : public Panels<T> {
  public:
-  OwnPanels(Index in, Index out) : Panels<T>{nullptr, in, out} {
+  OwnPanels(Index in, Index out, [[maybe_unused]] int threads = 1) : Panels<T>{nullptr, in, out} {
     memory_ = large_page_array<T>(this->elements(), Pages::together);
-    std::fill_n(memory_.get(), this->elements(), T());
-    this->data = memory_.get();
+    T* const memory = memory_.get();
+    this->data = memory;
+    const Index panels = this->count(), of_panel = this->elements() / panels;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (Index i = 0; i < panels; ++i) std::fill_n(memory + i * of_panel, of_panel, T());
   }
 
   T& at(Index output, Index input) { return memory_.get()[this->place(output, input)]; }
@@ -60,19 +65,16 @@ class OwnPanels : public Panels<T> {
 constexpr Index few_product_rows = 24;
 
 /// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
-/// 1` of a panel; both are 0, 32 or 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is `[rows x 64]`, on
-/// a multiple of 64 bytes, of float, but for int8 of std::int32_t, whose `x` is of std::uint8_t. A sum's bits do not
-/// depend on the other rows and outputs.
+/// 1` of a panel: its first 32, its last 32 or all 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is
+/// `[rows x 64]`, on a multiple of 64 bytes, of float, but for int8 of std::int32_t, whose `x` is of std::uint8_t. A
+/// sum's bits do not depend on the other rows and outputs.
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
 /// The fastest kernel, with AVX-512 (bfloat16: also AVX512-BF16, int8: only AVX512-VNNI) or AVX2, of those that are
-/// `usable`; null if there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
+/// `usable` and for which `best` is enough; null if there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
 template <class T>
-PanelKernel panel_kernel();
-/// The same where the processor had no AVX-512: for tests.
-template <class T>
-PanelKernel panel_kernel_avx2();
+PanelKernel panel_kernel(Isa best = Isa::avx512_bf16);
 
 /// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(row, count, first, outputs, sums)` by
 /// several threads: `sums` `[count x 64]` of the rows from `row` on begin with those of output `first`. `count` is at
@@ -86,15 +88,16 @@ void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const std::by
   const Index halves = 2 * weights.count(), blocks = (rows + block - 1) / block;
   share_parts(threads, blocks * halves, 2, [&](Index begin, Index end, int) {
     alignas(64) Sum sums[few_product_rows * Panels<T>::width];
-    const Index from_half = begin % halves, count = (end - begin) * half;
-    const Index first = from_half * half, outputs = std::min(count, weights.out - first);
+    const Index from_half = begin % halves, first = from_half * half;
+    const Index outputs = std::min((end - begin) * half, weights.out - first);
     if (outputs <= 0) return;  // the second half of the last panel
+    const Index columns = outputs <= half ? half : 2 * half;
     const Index from_row = begin / halves * block, to_row = std::min(from_row + block, rows);
     for (Index row = from_row; row < to_row; row += few_product_rows) {
-      const Index few = std::min(few_product_rows, to_row - row);
-      kernel(weights.panel(from_half / 2), weights.groups(), x + row * x_stride, x_stride, few, from_half % 2 * half,
-             count, sums);
-      finish(row, few, first, outputs, sums);
+      const Index count = std::min(few_product_rows, to_row - row);
+      kernel(weights.panel(from_half / 2), weights.groups(), x + row * x_stride, x_stride, count, from_half % 2 * half,
+             columns, sums);
+      finish(row, count, first, outputs, sums);
     }
   });
 }

@@ -60,7 +60,7 @@ struct CudaDevice {
   using Vector = DeviceArray<float>;
 
   template <class T>
-  using Sequence = lazyllm::cuda::Sequence<T, lazyllm::cuda::PooledStorage>;
+  using Sequence = lazyllm::cuda::Sequence<T>;
   template <class T>
   using Linear = DeviceLinear<T>;
   template <class T>

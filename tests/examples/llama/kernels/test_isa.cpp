@@ -64,10 +64,12 @@ TEST_CASE("the best instruction set that the processor has and the environment a
 }
 
 TEST_CASE_TEMPLATE("products in panels run with what the environment allows", T, float, Eigen::bfloat16, std::int8_t) {
-  const bool wide = expected(sizeof(T) == 1 ? avx512_vnni : avx512);
-  CHECK((panel_kernel_avx2<T>() != nullptr) == expected(avx2));
-  CHECK((panel_kernel<T>() != nullptr) == (wide || expected(avx2)));
-  CHECK((panel_kernel<T>() != panel_kernel_avx2<T>()) == wide);
+  const PanelKernel narrow = panel_kernel<T>(Isa::avx2), wide = panel_kernel<T>(Isa::avx512),
+                    with_vnni = panel_kernel<T>(Isa::avx512_vnni), best = panel_kernel<T>();
+  CHECK((narrow != nullptr) == expected(avx2));
+  CHECK((wide != narrow) == (sizeof(T) != 1 && expected(avx512)));
+  CHECK((with_vnni != wide) == (sizeof(T) == 1 && expected(avx512_vnni)));
+  CHECK((best != with_vnni) == (sizeof(T) == 2 && expected(avx512_bf16)));
 }
 
 }  // namespace llama::test

@@ -6,6 +6,7 @@
 
 #include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
+#include "examples/llama/kernels/cpu/packed_weights.hpp"
 #include "examples/llama/kernels/cpu/panels.hpp"
 #include "examples/llama/library.hpp"
 #include "support.hpp"
@@ -45,7 +46,7 @@ Matrix<double> doubles(const Matrix<T>& from) {
 }
 
 template <class T, class W>
-void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs, bool with_bias) {
+void check_linear(Index in, const std::vector<Index>& outs, bool with_bias) {
   std::vector<Matrix<W>> weights, biases;
   std::vector<Tensor> weight_tensors, bias_tensors;
   Index out = 0;
@@ -59,7 +60,7 @@ void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs,
     bias_tensors.push_back(tensor_of(bias));
     bias_tensors.back().shape.assign(1, bias.width);
   }
-  const HostLinear<T> linear(weight_tensors, bias_tensors, 2, library);
+  const HostLinear<T> linear(weight_tensors, bias_tensors, 2);
   CHECK(linear.in() == in);
   CHECK(linear.out() == out);
   for (const Index rows : {1, 2, 7, 33, 129, 300}) {
@@ -88,17 +89,31 @@ void check_linear(GemmLibrary library, Index in, const std::vector<Index>& outs,
 }
 
 TEST_CASE_TEMPLATE("linear layers multiply like the reference", T, float, Eigen::bfloat16) {
-  for (const GemmLibrary library : {GemmLibrary::automatic, GemmLibrary::eigen}) {
-    CAPTURE(static_cast<int>(library));
-    check_linear<T, T>(library, 64, {192}, false);
-    check_linear<T, T>(library, 67, {5}, true);
-    check_linear<T, T>(library, 1, {1}, false);
-    check_linear<T, T>(library, 96, {96, 32, 32}, true);
-    check_linear<T, T>(library, 48, {33, 31, 130}, true);
-    check_linear<T, float>(library, 40, {24, 24}, false);
-    check_linear<T, Eigen::half>(library, 40, {24, 24}, true);
-    check_linear<T, Eigen::bfloat16>(library, 40, {24, 24}, true);
+  check_linear<T, T>(64, {192}, false);
+  check_linear<T, T>(67, {5}, true);
+  check_linear<T, T>(1, {1}, false);
+  check_linear<T, T>(96, {96, 32, 32}, true);
+  check_linear<T, T>(48, {33, 31, 130}, true);
+  check_linear<T, float>(40, {24, 24}, false);
+  check_linear<T, Eigen::half>(40, {24, 24}, true);
+  check_linear<T, Eigen::bfloat16>(40, {24, 24}, true);
+}
+
+TEST_CASE_TEMPLATE("oneDNN, panels and Eigen each multiply where they are to", T, float, Eigen::bfloat16) {
+  const auto weight = random_matrix<T>(96, 64, 1);
+  const UnpackedWeights<T> unpacked{64, 96, weight.values};
+  CHECK((pack_in_panels(unpacked, 1) != nullptr) == usable(Isa::avx2));
+#if defined(LLAMA_HAS_ONEDNN) && defined(LLAMA_HAS_X86_KERNELS)
+  CHECK((pack_for_onednn(unpacked, 1) != nullptr) == usable(sizeof(T) == 4 ? Isa::avx512 : Isa::avx512_bf16));
+#endif
+  if (usable(Isa::avx2)) {
+    const UnpackedWeights<Eigen::bfloat16> odd{63, 2, std::vector<Eigen::bfloat16>(126)};
+    CHECK(pack_in_panels(odd, 1) == nullptr);  // a pair of inputs would go across two rows
   }
+  const auto x = random_matrix<T>(7, 64, 2);
+  Matrix<float> y(7, 96, NAN);
+  pack_for_eigen(unpacked)->multiply(x.values.data(), 7, {y.values.data(), 96, nullptr, true, false}, 2);
+  check_close(y, multiply<T, T>(x, {weight}, {}, Matrix<double>(7, 96)), 1e-5);
 }
 
 TEST_CASE_TEMPLATE("many rows in pieces give what each row gives alone", T, float, Eigen::bfloat16) {
@@ -133,7 +148,7 @@ TEST_CASE("weights in int8 multiply like whole numbers, and a row's bits are its
       const Tensor tensor = tensor_of(weight);
       Tensor bias_tensor = tensor_of(bias);
       bias_tensor.shape.assign(1, out);
-      const HostLinear<float> linear({&tensor, 1}, {&bias_tensor, 1}, 2, GemmLibrary::automatic, WeightFormat::int8);
+      const HostLinear<float> linear({&tensor, 1}, {&bias_tensor, 1}, 2, WeightFormat::int8);
       const auto x = random_matrix<float>(300, in, 3, 5);
       Matrix<double> expected(x.rows, out), exact(x.rows, out);
       for (Index i = 0; i < x.rows; ++i) {
@@ -172,7 +187,7 @@ TEST_CASE("weights in int8 are refused without AVX2") {
   if (panel_kernel<std::int8_t>() != nullptr) return;
   const auto weight = random_matrix<float>(5, 64, 1);
   const Tensor tensor = tensor_of(weight);
-  CHECK_THROWS_WITH_AS(HostLinear<float>({&tensor, 1}, {}, 1, GemmLibrary::automatic, WeightFormat::int8),
+  CHECK_THROWS_WITH_AS(HostLinear<float>({&tensor, 1}, {}, 1, WeightFormat::int8),
                        doctest::Contains("weights in int8 need AVX2"), std::invalid_argument);
 }
 
@@ -180,7 +195,7 @@ TEST_CASE("weights in int8 give NaN for a row with NaN, and the other rows what 
   if (panel_kernel<std::int8_t>() == nullptr) return;
   const auto weight = random_matrix<float>(70, 576, 1);
   const Tensor tensor = tensor_of(weight);
-  const HostLinear<float> linear({&tensor, 1}, {}, 2, GemmLibrary::automatic, WeightFormat::int8);
+  const HostLinear<float> linear({&tensor, 1}, {}, 2, WeightFormat::int8);
   for (const Index rows : {3, 40}) {
     auto x = random_matrix<float>(rows, 576, 2);
     Matrix<float> before(rows, 70), after(rows, 70);

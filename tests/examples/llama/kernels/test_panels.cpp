@@ -1,5 +1,4 @@
 #include <cstring>
-#include <memory>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -13,23 +12,18 @@ namespace {
 
 constexpr Index most_rows = 200;  // more than a block of rows of `multiply_panels`
 
-/// Random weights in panels, on a multiple of 64 bytes, and rows of x.
+/// Random weights in panels, and rows of x.
 template <class T>
 struct PanelSample {
   using X = std::conditional_t<std::is_same_v<T, std::int8_t>, std::uint8_t, T>;
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
 
-  Panels<T> panels;
+  OwnPanels<T> panels;
   std::vector<T> weights;  // [out x in]
-  std::vector<T> memory;
-  std::vector<X> x;  // [most_rows x groups * depth], zeros behind `in`
+  std::vector<X> x;        // [most_rows x groups * depth], zeros behind `in`
   Index x_width;
 
-  PanelSample(Index in, Index out) {
-    panels.in = in;
-    panels.out = out;
-    memory.resize(static_cast<std::size_t>(panels.elements()), T(0));
-    panels.data = memory.data();
+  PanelSample(Index in, Index out) : panels(in, out, 2) {
     x_width = panels.groups() * Panels<T>::depth;
     x.resize(static_cast<std::size_t>(most_rows * x_width), X(0));
     std::mt19937 random(static_cast<unsigned>(in));
@@ -43,7 +37,7 @@ struct PanelSample {
     for (Index j = 0; j < out; ++j) {
       for (Index k = 0; k < in; ++k) {
         weights.push_back(any(T()));
-        memory[static_cast<std::size_t>(panels.place(j, k))] = weights.back();
+        panels.at(j, k) = weights.back();
       }
     }
     for (Index i = 0; i < most_rows; ++i) {
@@ -64,12 +58,13 @@ struct PanelSample {
   std::vector<Sum> run(PanelKernel kernel, Index first, Index rows, int threads) const {
     std::vector<Sum> all(static_cast<std::size_t>(rows * panels.out), Sum(-1));
     const auto bytes = static_cast<Index>(sizeof(X));
-    multiply_panels(kernel, panels, reinterpret_cast<const std::byte*>(x.data() + first * x_width), x_width * bytes,
-                    rows, threads, [&](Index row, Index count, Index output, Index outputs, const Sum* sums) {
-                      for (Index i = 0; i < count; ++i) {
-                        std::copy_n(sums + i * Panels<T>::width, outputs, all.data() + (row + i) * panels.out + output);
-                      }
-                    });
+    multiply_panels<T>(kernel, panels, reinterpret_cast<const std::byte*>(x.data() + first * x_width), x_width * bytes,
+                       rows, threads, [&](Index row, Index count, Index output, Index outputs, const Sum* sums) {
+                         for (Index i = 0; i < count; ++i) {
+                           std::copy_n(sums + i * Panels<T>::width, outputs,
+                                       all.data() + (row + i) * panels.out + output);
+                         }
+                       });
     return all;
   }
 };
@@ -108,8 +103,10 @@ void check_kernel(PanelKernel kernel) {
 
 TEST_CASE_TEMPLATE("rows times panels are the sums, and a row's bits are its own", T, float, Eigen::bfloat16,
                    std::int8_t) {
-  check_kernel<T>(panel_kernel<T>());
-  check_kernel<T>(panel_kernel_avx2<T>());
+  for (const Isa best : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
+    CAPTURE(static_cast<int>(best));
+    check_kernel<T>(panel_kernel<T>(best));
+  }
 }
 
 }  // namespace
