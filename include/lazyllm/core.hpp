@@ -26,6 +26,7 @@
 #include "lazyllm/engine/rows.hpp"
 #include "lazyllm/layer/lazy_decoder_layer.hpp"
 #include "lazyllm/layer/step.hpp"
+#include "lazyllm/layer/step_entry.hpp"
 #include "lazyllm/layer/step_output.hpp"
 #include "lazyllm/layer/step_stats.hpp"
 #include "lazyllm/parallel/ranks.hpp"

@@ -45,7 +45,7 @@ template <class T>
 void copies_rows_while_it_selects(Index width) {
   auto context = CudaMemory::make_context();
   std::mt19937 random(21);
-  cuda::Context::Selection selection;
+  cuda::Context::PendingSelection selection;
   for (unsigned round = 0; round < runs(40); ++round) {
     CAPTURE(round);
     std::list<SelectionProblem> problems;

@@ -65,8 +65,9 @@ TEST_CASE("Continuations: tokens that are forgotten are not found") {
   CHECK(continuations.find(0, std::vector<Token>{1, 2, 3, 1}).size() == 1);
   CHECK(continuations.find(3, {}).empty());
   CHECK(continuations.find(3, std::vector<Token>{2}).front() == 2);
-  CHECK_THROWS_WITH_AS(continuations.find(5, {}), doctest::Contains("length 5 is out of range 0 to 4"),
-                       invalid_argument);
+  CHECK_THROWS_WITH_AS(continuations.find(5, {}),
+                       doctest::Contains("length 5 is out of range 0 to 4, the tokens seen so far"), invalid_argument);
   CHECK_THROWS_AS(continuations.find(-1, {}), invalid_argument);
-  CHECK(continuations.find(4, std::vector<Token>{9, 1, 2}).front() == 2);  // a refused call has changed nothing
+  CHECK(continuations.find(4, std::vector<Token>{9, 1, 2}).front() == 2);     // a refused call has changed nothing
+  CHECK(continuations.find(0, std::vector<Token>{6, 7, 8, 6}).front() == 1);  // whatever there was
 }

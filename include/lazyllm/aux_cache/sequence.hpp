@@ -55,7 +55,8 @@ class Sequence {
   /// A sequence without tokens. Throws `invalid_argument` unless `layers`, the model's number of layers, is at least 1.
   Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {}
 
-  /// A sequence without tokens, with an Aux Cache of its own for rows of `hidden_size` elements.
+  /// A sequence without tokens, with an Aux Cache of its own for rows of `hidden_size` elements: of `PooledStorage`,
+  /// too, with a pool that it shares with its forks alone.
   Sequence(Index layers, Index hidden_size) : Sequence(layers, Aux(hidden_size)) {}
 
   /// Takes over all tokens; the other sequence cannot be used any more.

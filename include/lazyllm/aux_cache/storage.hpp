@@ -96,7 +96,10 @@ class OwnStorage : public RowPool<Context, T, Buffer> {
 };
 
 /// Storage of an Aux Cache in slots of a pool that many sequences share: memory only for the rows that are parked now,
-/// whichever sequence they belong to.
+/// whichever sequence they belong to:
+///
+///     auto pool = std::make_shared<cpu::PooledStorage<T>::Pool>(hidden_size);
+///     cpu::Sequence<T, cpu::PooledStorage> sequence(layers, AuxCache(cpu::PooledStorage<T>(pool)));
 template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class PooledStorage {
  public:
@@ -109,7 +112,8 @@ class PooledStorage {
     if (pool_ == nullptr) detail::fail("PooledStorage: the pool is null, one is needed");
   }
 
-  /// Slots of a pool of its own. Throws `invalid_argument` unless `hidden_size` is at least 1.
+  /// Slots of a pool that only the sequence's forks will share. Throws `invalid_argument` unless `hidden_size` is at
+  /// least 1.
   explicit PooledStorage(Index hidden_size) : pool_(std::make_shared<Pool>(hidden_size)) {}
 
   /// Makes room for `slots` slots in the whole pool; reserve a shared pool for all its sequences at once.

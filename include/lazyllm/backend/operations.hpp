@@ -122,7 +122,7 @@ void copy_rows(Context& context, RowsView<const T> source, std::span<const Index
   copy_rows(context, std::span<const RowCopy<T>>(&copy, 1));
 }
 
-/// A backend that goes on while the host waits for a selection. `C::Selection` is one that is under way:
+/// A backend that goes on while the host waits for a selection. `C::PendingSelection` is one that is under way:
 /// - `reserve(context, tasks, keys)` of it makes room, `count(t)` is how many keys task t keeps, if it is by number and
 ///   has no limit of revived keys, or -1,
 /// - `begin_selection(context, tasks, selection)` and `end_selection(context, selection, kept)` together are
@@ -131,8 +131,8 @@ void copy_rows(Context& context, RowsView<const T> source, std::span<const Index
 ///   has a score that is not finite it copies any rows.
 template <class C>
 concept SelectsAhead = Backend<C> &&
-    requires(C& context, typename C::Selection& selection, std::span<const SelectionTask> tasks, KeptTokens& kept,
-             RowsView<const float> source, RowsView<float> target, std::span<const KeptRows> rows) {
+    requires(C& context, typename C::PendingSelection& selection, std::span<const SelectionTask> tasks,
+             KeptTokens& kept, RowsView<const float> source, RowsView<float> target, std::span<const KeptRows> rows) {
   selection.reserve(context, Index{}, Index{});
   { selection.count(Index{}) } -> std::same_as<Index>;
   begin_selection(context, tasks, selection);

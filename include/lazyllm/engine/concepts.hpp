@@ -37,10 +37,10 @@ concept FeedForward = requires(F& block, Context& context, RowsView<T> hidden) {
   block.feed_forward(context, RowsView<T>(hidden));
 };
 
-/// Where K of one sequence lies in one layer: `key(position, head)` points to the elements of one head, one after the
-/// other. Trivially copyable, so that it can be handed to a device kernel; on CUDA its elements have the size of the
-/// query's. Models: `ContiguousKeys`, `PagedKeys`. An engine whose K is laid out otherwise, or quantised, computes
-/// scores itself.
+/// Where K of one sequence lies in one layer: `key(position, head)` points to the `head_dim` elements of one head of K,
+/// one after the other. Query head h reads head h / (heads / kv_heads). Trivially copyable, so that it can be handed to
+/// a device kernel; on CUDA its elements have the size of the query's. Models: `ContiguousKeys`, `PagedKeys`. An engine
+/// whose K is laid out otherwise, or quantised, computes scores itself.
 template <class K>
 concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Position position, Index head) {
   typename K::value_type;

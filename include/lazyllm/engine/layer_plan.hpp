@@ -66,8 +66,8 @@ class LayerPlan {
   Index sequences() const { return std::ssize(lists_->masks); }  ///< of the batch, in the order of the entries
   Index rows() const { return std::ssize(lists_->positions); }   ///< of all sequences
 
-  Positions positions() const { return lists_->positions; }                    ///< `[rows]`
-  Positions keys() const { return lists_->keys; }                              ///< active tokens of all sequences
+  Positions positions() const { return lists_->positions; }  ///< `[rows]`
+  Positions keys() const { return lists_->keys; }            ///< `[key_indptr().back()]` active tokens
   std::span<const Position> key_limits() const { return lists_->key_limits; }  ///< `[rows]`, within the own sequence
   std::span<const Index> row_indptr() const { return lists_->row_indptr; }     ///< `[sequences + 1]` into positions()
   std::span<const Index> key_indptr() const { return lists_->key_indptr; }     ///< `[sequences + 1]` into keys()

@@ -20,7 +20,8 @@ struct PagedKeys {
   Index page_stride = 0;                     ///< elements from one page to the next
   Index position_stride = 0;                 ///< elements from one token of a page to the next
   Index head_stride = 0;                     ///< elements from one head to the next
-  Index kv_heads = 0;                        ///< a divisor of the number of query heads (GQA)
+  /// A divisor of the number of query heads. Query head h reads head h / (heads / kv_heads) of K (GQA).
+  Index kv_heads = 0;
 
   /// Pointer to the `[head_dim]` elements of one head of one token.
   LAZYLLM_HOST_DEVICE constexpr const T* key(Position position, Index head) const {

@@ -15,7 +15,8 @@ enum class Reduce : std::uint8_t {
 };
 
 /// The attention queries of a batch after RoPE: row r, head h at `data + r * row_stride + h * head_stride`. Row r is
-/// row r of the plan. Only the rows of a sequence's last positions are read, as many as its score asks for. Trivially
+/// row r of the plan. Only the rows of a sequence's last positions are read, as many as its score asks for: of one
+/// sequence whose last n rows alone are kept, `data` is n - plan.rows() row strides from the first of them. Trivially
 /// copyable.
 template <Element T>
 struct QueryRows {
@@ -24,7 +25,7 @@ struct QueryRows {
   const T* data = nullptr;  ///< row 0, head 0
   Index row_stride = 0;     ///< elements from one row to the next
   Index head_stride = 0;    ///< elements from one head to the next
-  Index heads = 0;          ///< query heads; a multiple of `kv_heads` of the key view (GQA)
+  Index heads = 0;          ///< query heads; a multiple of the key view's `kv_heads`, neighbouring ones share one
   Index head_dim = 0;       ///< elements of a head
   float scale = 0;          ///< factor of Q*K before the softmax, 1/sqrt(head_dim) in most models; finite and above 0
 

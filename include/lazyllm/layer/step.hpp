@@ -13,7 +13,7 @@
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/layer/hidden_rows.hpp"
 #include "lazyllm/layer/step_batch.hpp"
-#include "lazyllm/layer/step_member.hpp"
+#include "lazyllm/layer/step_entry.hpp"
 #include "lazyllm/layer/step_output.hpp"
 #include "lazyllm/layer/step_stats.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"
@@ -38,7 +38,7 @@ class Step {
   using aux_type = typename Sequence::aux_type;          ///< where rows are parked
   using context_type = typename Sequence::context_type;  ///< the backend's
   using value_type = typename Sequence::value_type;      ///< of the hidden states
-  using Entry = StepEntry<Sequence, Pruner>;             ///< what one sequence contributes
+  using Entry = StepEntry<Sequence, Pruner>;             ///< what one sequence contributes: see `StepEntry`
 
   /// The largest step to make room for.
   struct Capacity {

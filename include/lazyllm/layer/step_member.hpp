@@ -12,34 +12,11 @@
 #include "lazyllm/aux_cache/sequence.hpp"
 #include "lazyllm/engine/error.hpp"
 #include "lazyllm/engine/positions.hpp"
+#include "lazyllm/layer/step_entry.hpp"
 #include "lazyllm/policy/selection.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"
 
 namespace lazyllm {
-
-/// What one sequence contributes to a step. Both objects are the caller's and must outlive the step.
-template <SequenceOfTokens Sequence, PrunesTokens Pruner>
-struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
-
-  Sequence* sequence = nullptr;  ///< in no other entry or running step
-  /// The same type for all entries. Its score is taken over when the step begins; its policy is asked layer by layer.
-  const Pruner* pruner = nullptr;
-  /// Tokens to append; 0 only to go on with an unfinished prompt.
-  Index new_tokens = 1;
-  /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
-  /// nothing is ranked and no row is returned. The entry that ends the prompt goes on as if it had come in one step.
-  bool more = false;
-  /// How many of the last tokens are returned after the last layer. They are never pruned in this step.
-  Index outputs = 1;
-  /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
-  /// results stay those of one step. Revived tokens of earlier turns are added to them. At least as many as score or
-  /// are outputs: these run together.
-  Index max_rows = unlimited;
-  /// Tokens that the new ones may continue with, the best first, for policies that revive some of them: what
-  /// `Continuations::find` answers. The caller's memory, valid until the step ends.
-  std::span<const Position> continuations = {};
-};
 
 namespace detail {
 

@@ -28,8 +28,9 @@ inline void check_nccl(ncclResult_t result, const char* call) {
 }  // namespace detail
 
 /// `ncclAllReduce` on `communicator`, enqueued on `stream`; both must outlive what is returned. The numbers go to the
-/// device and come back: some ten kilobytes for each layer that prunes. Where a rank is gone, NCCL says so or is
-/// silent: after an error, or `patience` without an answer, the communicator is aborted and `rank_error` is thrown.
+/// device and come back: 8 bytes for each number, see 'More than one machine' in docs/integrating.md. Where a rank is
+/// gone, NCCL says so or is silent: after an error, or `patience` without an answer, the communicator is aborted and
+/// `rank_error` is thrown.
 inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t stream,
                                         std::chrono::milliseconds patience = std::chrono::seconds(10)) {
   const auto give_up = [communicator](auto... reasons) {

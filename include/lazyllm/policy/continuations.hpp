@@ -14,7 +14,9 @@ namespace lazyllm {
 /// examples, a name in code) looks there for its next token: induction heads, arXiv 2209.11895. Scores of earlier
 /// tokens cannot know it, so a prompt's pruning drops these places; `KeepComputed` revives some of them.
 ///
-/// One object for each sequence, beside it: it holds the token ids, which the library does not see.
+/// One object for each sequence, beside it: it holds the token ids, which the library does not see. An engine that
+/// keeps them itself gives all of them each time, `find(0, tokens)`. It must do so once after `append_computed`,
+/// `append_shared`, `restore` and `erase`, which change a sequence's tokens without this object. Copy it for `fork`.
 class Continuations {
  public:
   /// A token id.
@@ -29,7 +31,8 @@ class Continuations {
   /// token ids once. Throws `invalid_argument` for a `length` outside 0 to the number of tokens so far.
   std::span<const Position> find(Index length, std::span<const Token> tokens) {
     if (length < 0 || length > std::ssize(tokens_)) {
-      detail::fail("Continuations::find: length ", length, " is out of range 0 to ", tokens_.size());
+      detail::fail("Continuations::find: length ", length, " is out of range 0 to ", tokens_.size(),
+                   ", the tokens seen so far; give all of a sequence's tokens with length 0");
     }
     tokens_.resize(detail::to_size(length));
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());

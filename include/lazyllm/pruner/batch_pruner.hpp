@@ -201,7 +201,7 @@ class BatchPruner {
   };
   template <SelectsAhead C>
   struct SelectionOf<C> {
-    using type = typename C::Selection;
+    using type = typename C::PendingSelection;
   };
 
   static constexpr std::size_t no_task = static_cast<std::size_t>(-1);

@@ -44,7 +44,7 @@ class Context {
   using PinnedBuffer = detail::Buffer<Context, T, detail::PinnedAllocator>;
 
   /// A selection that is under way; see `begin_selection`.
-  class Selection;
+  class PendingSelection;
 
   /// `bytes` bytes of device scratch memory, aligned to 256, for work on the stream until the next call. Throws
   /// `cuda_error` if there is no memory.

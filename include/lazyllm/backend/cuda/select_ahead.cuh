@@ -20,7 +20,7 @@
 namespace lazyllm::cuda {
 
 /// A selection that is under way, with memory of its own on the device and on the host. Serves one at a time.
-class Context::Selection {
+class Context::PendingSelection {
  public:
   /// Makes room for `tasks` tasks of `keys` keys in all. Throws `cuda_error` if there is no memory.
   void reserve(Context& context, Index tasks, Index keys) {
@@ -38,10 +38,10 @@ class Context::Selection {
   Index count(Index task) const { return counts_[lazyllm::detail::to_size(task)]; }
 
  private:
-  friend void begin_selection(Context&, std::span<const SelectionTask>, Selection&);
-  friend void end_selection(Context&, Selection&, KeptTokens&);
+  friend void begin_selection(Context&, std::span<const SelectionTask>, PendingSelection&);
+  friend void end_selection(Context&, PendingSelection&, KeptTokens&);
   template <class T>
-  friend void copy_kept_rows(Context&, Selection&, RowsView<const T>, RowsView<T>, std::span<const KeptRows>);
+  friend void copy_kept_rows(Context&, PendingSelection&, RowsView<const T>, RowsView<T>, std::span<const KeptRows>);
 
   detail::DeviceMemory device_;  // tasks, masks, results and kept indices
   detail::PinnedMemory answer_;
@@ -87,7 +87,8 @@ RowsView<Byte> bytes_of(RowsView<T> rows) {
 }  // namespace detail
 
 /// Enqueues what `select_tokens` does. `end_selection` gives its answer. Throws `cuda_error`.
-inline void begin_selection(Context& context, std::span<const SelectionTask> tasks, Context::Selection& selection) {
+inline void begin_selection(Context& context, std::span<const SelectionTask> tasks,
+                            Context::PendingSelection& selection) {
   selection.counts_.clear();
   if (tasks.empty()) return;
   const detail::SelectionLayout layout(tasks);
@@ -105,8 +106,8 @@ inline void begin_selection(Context& context, std::span<const SelectionTask> tas
 /// Enqueues the copies of the kept rows of a selection that has begun, from `source` to `target`, as `rows` says, whose
 /// targets ascend without gaps from 0. All are one launch. Throws `cuda_error`.
 template <class T>
-void copy_kept_rows(Context& context, Context::Selection& selection, RowsView<const T> source, RowsView<T> target,
-                    std::span<const KeptRows> rows) {
+void copy_kept_rows(Context& context, Context::PendingSelection& selection, RowsView<const T> source,
+                    RowsView<T> target, std::span<const KeptRows> rows) {
   Index count = 0;
   for (const KeptRows& part : rows) count += part.count;
   if (count == 0) return;
@@ -128,7 +129,7 @@ void copy_kept_rows(Context& context, Context::Selection& selection, RowsView<co
 }
 
 /// Waits for the selection, and for no work behind it. Writes what is kept to `kept`. Throws `cuda_error`.
-inline void end_selection(Context&, Context::Selection& selection, KeptTokens& kept) {
+inline void end_selection(Context&, Context::PendingSelection& selection, KeptTokens& kept) {
   if (!selection.counts_.empty()) selection.answered_.wait();
   detail::read_answer(selection.answer_.data(), std::ssize(selection.counts_), selection.kept_ - selection.results_,
                       kept);
