@@ -67,11 +67,16 @@ ttft_cases=(
   "smollm2 bf16 2000 8:0.3,16:0.5 $repeats"
   "smollm2 bf16 4000 8:0.3,16:0.5 $repeats"
   "smollm2 bf16 8000 8:0.3,16:0.5 3"
+  "smollm2 bf16 32000 8:0.3,16:0.5 1"
   "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats"
   "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats"
   "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 $repeats"
+  "smollm2 bf16 4000 @examples/models/presets/smollm2.json#1.5x 3"
   "smollm2 bf16 4000 @examples/models/presets/smollm2.json#2.34x 3"
+  "smollm2 bf16 4000 @examples/models/presets/smollm2.json#3x 3"
+  "qwen2.5-0.5b bf16 4000 @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x 3"
   "qwen2.5-0.5b bf16 4000 @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x 3"
+  "qwen2.5-0.5b bf16 4000 @examples/models/presets/qwen2.5-coder-0.5b.json#3x 3"
   "134m bf16 1000 4:0.5,7:0.5,10:0.5 3"
   "134m bf16 2000 4:0.5,7:0.5,10:0.5 3"
   "134m bf16 2000 paper 3"
@@ -109,7 +114,10 @@ run_attention() {
   echo "== Attention =="
   local case allowed dtype keys turns options files=() cases=()
   for allowed in ALL AVX512_CORE AVX2; do cases+=("$allowed f32 1000,2000,4000,16000 3"); done
-  cases+=("AVX2 f32 4000 3 --rows 512" "AVX512_CORE bf16 2000,8000 1" "AVX2 bf16 2000,8000 1")
+  for allowed in AVX512_CORE AVX2; do
+    cases+=("$allowed bf16 1000,2000,4000,16000 1" "$allowed f32 4000 1 --rows 512" "$allowed f32 4000 1 --kept 50"
+      "$allowed f32 4000 1 --rows 512 --scattered --kept 50")
+  done
   if [[ $machine == *bf16* ]]; then
     cases=("ALL bf16 1000,2000,4000 $repeats" "ALL bf16 16000 3" "${cases[@]}")
   fi

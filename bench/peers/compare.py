@@ -83,7 +83,7 @@ def llama_cpp(options, shape):
 
 def llama_cpp_run(options, program, path, prompt):
     """Milliseconds of the prefill and of a decode step after it, and the weights' type."""
-    command = [program, "-m", path, "-b", prompt, "-t", options.threads, "-r", 1, "-o", "json"]
+    command = [program, "-m", path, "-ngl", 0, "-b", prompt, "-t", options.threads, "-r", 1, "-o", "json"]
     prefill = output_of([*command, "-p", prompt, "-n", 0])[0]
     decode = output_of([*command, "-p", 0, "-n", options.generate, "-d", prompt])[0]
     return prefill["avg_ns"] * 1e-6, decode["avg_ns"] * 1e-6 / options.generate, prefill["model_type"]

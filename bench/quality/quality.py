@@ -104,7 +104,7 @@ def main(arguments):
         if measured and plan.options.data is None:
             measure.make_data(plan)
         data = plan.options.data
-        shown = [*plan.shown_variables(), "bash bench/quality/run.sh", *o.parts]
+        shown = [*plan.shown_variables(), "bash bench/quality/run.sh", *named]
         for option, value in (("model", o.model and plan.shown_model()), ("data", data and data.name), ("hours", o.hours)):
             shown += [f"--{option} {value}"] * bool(value)
         command, machine = " ".join(shown + ["--chat"] * o.chat), os.environ.get("MACHINE", "")

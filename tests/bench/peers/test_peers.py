@@ -66,6 +66,7 @@ class Compare(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in lines], ["host", "llama", "llama"] * 3)
         self.assertIn("--generate 21", lines[0])  # the first of them is the prefill's
         self.assertIn("--weights int8", lines[0])
+        self.assertIn("-ngl 0", lines[1])  # a build with CUDA stays on the CPU
         self.assertIn("-p 64 -n 0", lines[1])
         self.assertIn("-p 0 -n 20 -d 64", lines[2])
         self.assertEqual(case["dense_decode_ms"], 4)  # 80 ms for 20 steps

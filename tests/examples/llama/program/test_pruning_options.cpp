@@ -10,6 +10,7 @@
 #include "examples/llama/library.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "tests/examples/llama/files.hpp"
+#include "tests/support/source_folder.hpp"
 
 using namespace llama;
 using Kind = lazyllm::Selection::Kind;
@@ -217,6 +218,28 @@ TEST_CASE("a schedule file: a '#' in a folder's name, or in that of a file that 
   CHECK(schedule_file_of(options) == "none");
   options.schedule = "1:0.5";
   CHECK(schedule_file_of(options).empty());
+}
+
+TEST_CASE("the schedule files that come with the models are whole") {
+  struct Shipped {
+    const char* file;
+    Index layers;
+    std::vector<std::string> names;
+  };
+  const std::vector<std::string> speedups{"1.5x", "2.34x", "3x"};
+  for (const Shipped& shipped :
+       {Shipped{"presets/smollm2.json", 30, speedups}, Shipped{"presets/qwen2.5-coder-0.5b.json", 24, speedups},
+        Shipped{"tiny/schedules.json", 12, {"1%", "5%", "10%"}}}) {
+    CAPTURE(shipped.file);
+    const std::string file = lazyllm::test::source_folder() / "examples/models" / shipped.file;
+    for (const std::string& name : shipped.names) {
+      CAPTURE(name);
+      const lazyllm::Preset preset = read_preset(file + "#" + name, shipped.layers);
+      CHECK_FALSE(preset.schedule.points().empty());
+      CHECK(preset.score.last_queries > 1);  // none ranks as the paper does
+    }
+    CHECK_NOTHROW(read_preset(file, shipped.layers));  // the default
+  }
 }
 
 TEST_CASE("schedule files that cannot be used are refused by file, place and what there is") {
