@@ -16,9 +16,7 @@
 #include "lazyllm/policy/selection.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"
 
-namespace lazyllm {
-
-namespace detail {
+namespace lazyllm::detail {
 
 /// One sequence of a running step. A prompt runs in *stages*: a stage ends at a layer after which tokens may be ranked.
 /// Within a stage, rows run in *slices* in order of position; the last slice ranks. Its *tail*, the tokens that score
@@ -210,5 +208,4 @@ struct StepMember {
   }
 };
 
-}  // namespace detail
-}  // namespace lazyllm
+}  // namespace lazyllm::detail

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <exception>
@@ -234,7 +235,7 @@ TEST_CASE("the schedule files that come with the models are whole") {
     const std::string file = lazyllm::test::source_folder() / "examples/models" / shipped.file;
     for (const std::string& name : shipped.names) {
       CAPTURE(name);
-      const lazyllm::Preset preset = read_preset(file + "#" + name, shipped.layers);
+      const lazyllm::Preset preset = read_preset(fmt::format("{}#{}", file, name), shipped.layers);
       CHECK_FALSE(preset.schedule.points().empty());
       CHECK(preset.score.last_queries > 1);  // none ranks as the paper does
     }
