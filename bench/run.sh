@@ -117,6 +117,8 @@ run_attention() {
     cases+=("$allowed bf16 1000,2000,4000,16000 1" "$allowed f32 4000 1 --rows 512" "$allowed f32 4000 1 --kept 50"
       "$allowed f32 4000 1 --rows 512 --scattered --kept 50")
   done
+  cases+=("ALL bf16 4000,32000 3 --heads 9 --group 3 --head-dim 64" "ALL bf16 2000,4000 3 --kept 50"
+    "ALL bf16 1000,4000,16000 3 --rows 512" "ALL bf16 1000,4000,16000 3 --rows 512 --scattered --kept 50")
   if [[ $machine == *bf16* ]]; then
     cases=("ALL bf16 1000,2000,4000 $repeats" "ALL bf16 16000 3" "${cases[@]}")
   fi
@@ -126,14 +128,6 @@ run_attention() {
     measure "$results/attention-${case//[ ,]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/attention_bench" \
       --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns" $options
   done
-  measure "$results/attention-long.json" --json= "$bin/attention_bench" --heads 9 --group 3 --head-dim 64 \
-    --keys 4000 32000 --threads "$threads" --repeats 3
-  measure "$results/attention-listed.json" --json= "$bin/attention_bench" --kept 50 --keys 2000 4000 --threads "$threads" \
-    --repeats 3
-  measure "$results/attention-chunk.json" --json= "$bin/attention_bench" --rows 512 --keys 1000 4000 16000 \
-    --threads "$threads" --repeats 3
-  measure "$results/attention-scattered.json" --json= "$bin/attention_bench" --rows 512 --scattered --kept 50 \
-    --keys 1000 4000 16000 --threads "$threads" --repeats 3
   python3 bench/make_tables.py attention "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats TURNS"
 }

@@ -33,9 +33,10 @@ struct Panels {
   Index groups() const { return (in + depth - 1) / depth; }       ///< that hold inputs
   Index all_groups() const { return (groups() + 15) / 16 * 16; }  ///< of a panel
   Index count() const { return (out + width - 1) / width; }
-  Index elements() const { return count() * all_groups() * width * depth; }  ///< zeros included
+  Index panel_elements() const { return all_groups() * width * depth; }  ///< zeros included
+  Index elements() const { return count() * panel_elements(); }          ///< of all panels
 
-  const T* panel(Index i) const { return data + i * all_groups() * width * depth; }
+  const T* panel(Index i) const { return data + i * panel_elements(); }
   Index place(Index output, Index input) const {
     return ((output / width * all_groups() + input / depth) * width + output % width) * depth + input % depth;
   }
@@ -46,13 +47,13 @@ struct Panels {
 template <class T>
 class OwnPanels : public Panels<T> {
  public:
-  OwnPanels(Index in, Index out, [[maybe_unused]] int threads = 1) : Panels<T>{nullptr, in, out} {
+  OwnPanels(Index in, Index out, [[maybe_unused]] int threads) : Panels<T>{nullptr, in, out} {
     memory_ = large_page_array<T>(this->elements(), Pages::together);
     T* const memory = memory_.get();
     this->data = memory;
-    const Index panels = this->count(), of_panel = this->elements() / panels;
+    const Index panels = this->count(), each = this->panel_elements();
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (Index i = 0; i < panels; ++i) std::fill_n(memory + i * of_panel, of_panel, T());
+    for (Index i = 0; i < panels; ++i) std::fill_n(memory + i * each, each, T());
   }
 
   T& at(Index output, Index input) { return memory_.get()[this->place(output, input)]; }
