@@ -243,9 +243,9 @@ class Calibration {
       return outcome(preset, prompt, progress, "search");
     };
     problem_.found = [&](const Candidate& better) {
-      best_ = fmt::format(", best at {:.2f}x {} {}: KL {:.4f}, top-1 {:.1f} %", better.ideal_speedup,
-                          lazyllm::to_text(better.preset.schedule), lazyllm::to_text(better.preset.score),
-                          better.agreement.kl, 100 * better.agreement.top1);
+      best_ = fmt::format(", best at {:.2f}x: KL {:.4f}, top-1 {:.1f} % by {} {}", better.ideal_speedup,
+                          better.agreement.kl, 100 * better.agreement.top1, lazyllm::to_text(better.preset.schedule),
+                          lazyllm::to_text(better.preset.score));
     };
     return llama::search(problem_, options_.speedups, most);
   }

@@ -19,7 +19,8 @@ void StatusLine::show(const std::string& text) {
     print_status(printable(text) + "\n");
     return;
   }
-  print_status("\r\033[K" + printable(text));
+  // The terminal does not wrap it (DECAWM off and on): a second row would stay where the line is written over.
+  print_status("\r\033[K\033[?7l" + printable(text) + "\033[?7h");
   shown_ = true;
 }
 

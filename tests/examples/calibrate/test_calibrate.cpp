@@ -39,6 +39,10 @@ class CalibrateProgram {
   }
 
   test::ProcessResult run(const std::string& out, const std::vector<std::string>& more = {}) const {
+    return test::run_process(LAZYLLM_CALIBRATE, arguments(out, more));
+  }
+
+  std::vector<std::string> arguments(const std::string& out, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> arguments = {"--model",   toy_.model, "--tokenizer", toy_.tokenizer,
                                           "--out",     path(out),  "--data",      path("prompts.jsonl"),
                                           "--threads", "1",        "--tokens",    "4",
@@ -48,7 +52,7 @@ class CalibrateProgram {
       arguments.insert(arguments.end(), {"--speedups", "1.2", "1.5"});
     }
     arguments.insert(arguments.end(), more.begin(), more.end());  // the last value of an option counts
-    return test::run_process(LAZYLLM_CALIBRATE, arguments);
+    return arguments;
   }
 
   std::string path(const std::string& name) const { return folder_.path() / name; }
@@ -131,6 +135,20 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
     check("searched", {outcomes[0], outcomes[3]});
     check("held_out", {outcomes[1], outcomes[2]});
   }
+}
+
+TEST_CASE("calibrate: a terminal shows what is tried, the best so far and the time that is left") {
+  const CalibrateProgram program;
+  std::string command(LAZYLLM_CALIBRATE);
+  for (const std::string& argument : program.arguments("schedules.json")) command.append(" ").append(argument);
+  const auto result = test::run_process("script", {"-q", "-e", "-c", command, "/dev/null"});  // gives it a terminal
+  REQUIRE(result.status == 0);
+  const std::string number = R"([0-9.]+)", preset = R"([0-9:.,]+ +(last|mean|max)[0-9a-z:+]*)";
+  CHECK(std::regex_search(result.out, std::regex("1/4  ETA [0-9hms]+  dense")));
+  CHECK(std::regex_search(result.out, std::regex("ETA [0-9hms?]+  search, best at 1\\.[0-9]+x: KL " + number +
+                                                 ", top-1 " + number + " % by " + preset + ", now " + preset)));
+  CHECK(std::regex_search(result.out, std::regex("held out, 1.5x, best at .*, now " + preset)));
+  CHECK(result.out.find("\r\033[K\033[?7l[") != std::string::npos);  // written over, and never a second row
 }
 
 TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not been") {
