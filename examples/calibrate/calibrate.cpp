@@ -47,6 +47,7 @@ struct Options {
   Index prompt_tokens = 0;
   Index tokens = 16;
   Index runs = 64;
+  Index decode_rows = SharedMembers{}.decode_rows;
   std::vector<double> speedups = {1.5, 2.34, 3};
   PruningOptions pruning = {.schedule = ""};  // of a preset to measure; without a schedule, of a search
   bool chat = false;
@@ -96,11 +97,12 @@ std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelCon
 }
 
 /// What the options say for all presets of a search. Throws `std::invalid_argument` for a score that is none.
-SharedMembers shared_members(const PruningOptions& options) {
-  SharedMembers shared{.protect_first = options.protect_first, .protect_last = options.protect_last};
+SharedMembers shared_members(const PruningOptions& options, Index decode_rows) {
+  SharedMembers shared{
+      .protect_first = options.protect_first, .protect_last = options.protect_last, .decode_rows = decode_rows};
   if (options.score) shared.score = lazyllm::parse_score(*options.score);
   if (options.max_revived) shared.max_revived = *options.max_revived;
-  if (options.decode_revived) shared.decode_revived = options.decode_revived;
+  shared.decode_revived = options.decode_revived;
   if (options.decode_revived || options.first_revived) shared.first_revived = options.first_revived;
   if (options.continuations) shared.continuations = options.continuations;
   if (options.revive_from) shared.revive_from = options.revive_from;
@@ -133,7 +135,7 @@ SearchProblem search_problem(const Options& options, const ModelConfig& config,
   SearchProblem problem{
       .layers = config.layers,
       .prompts = std::ranges::count(prompts, false, &EncodedPrompt::held_out),
-      .shared = shared_members(options.pruning),
+      .shared = shared_members(options.pruning, options.decode_rows),
       .ideal_speedup = [operations, dense = operations({})](const auto& preset) { return dense / operations(preset); },
       .evaluate = {}};
   if (options.pruning.schedule.empty()) check_search(problem, options.speedups, options.runs * problem.prompts);
@@ -344,7 +346,7 @@ int main(int argc, char** argv) {
                                       {"--score", "searched"},
                                       {"--protect-first", "searched"},
                                       {"--protect-last", "searched"},
-                                      {"--decode-revived", "of a search 1"},
+                                      {"--decode-revived", "searched"},
                                       {"--first-revived", "of a search 32, beside --decode-revived its value"},
                                       {"--continuations", "of a search 4"}}) {
     app.get_option(option)->default_str(value);
@@ -356,6 +358,13 @@ int main(int argc, char** argv) {
              "work of the search at most, in passes over the prompts that it searches with; a trial that fails early "
              "counts in part. 20 for each speedup find good schedules",
              {1, 1'000'000});
+  add_number(app, "--decode-rows", options.decode_rows,
+             "of a search: rows that a decode step may have, the new token's and those that it revives but for "
+             "--continuations. The pruning layers share them, or the last one has them all, as agrees better. So many "
+             "as take hardly longer than one row",
+             {1, 256})
+      ->excludes("--schedule")
+      ->excludes("--decode-revived");
   app.add_flag("--resume", options.resume,
                "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "
                "may be given then");

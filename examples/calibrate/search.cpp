@@ -39,6 +39,7 @@ struct Shape {
   std::vector<Cut> cuts = {};  // layers ascend
   Index protect_first = heads.front();
   Index protect_last = tails.front();
+  bool deepest_first = false;  ///< decode steps revive at the last cut alone
 
   /// Null where less than `min_share` of the prompt would be left.
   std::optional<lazyllm::Preset> preset(double x, const SharedMembers& shared) const {
@@ -51,7 +52,7 @@ struct Shape {
       if (active < min_share) return std::nullopt;
       if (keep < 1) points.push_back({cut.layer, keep});
     }
-    return lazyllm::Preset{.schedule = lazyllm::Schedule(std::move(points)),
+    lazyllm::Preset preset{.schedule = lazyllm::Schedule(std::move(points)),
                            .score = score,
                            .protect_first = protect_first,
                            .protect_last = protect_last,
@@ -60,6 +61,22 @@ struct Shape {
                            .first_revived = shared.first_revived,
                            .continuations = shared.continuations,
                            .revive_from = shared.revive_from};
+    if (!preset.decode_revived) share_rows(preset, shared.decode_rows - 1);
+    return preset;
+  }
+
+ private:
+  /// The pruning layers that may revive in decode steps share `rows`: all of them, the last ones where there are fewer
+  /// rows, or the last one alone.
+  void share_rows(lazyllm::Preset& preset, Index rows) const {
+    std::vector<Index> at;
+    for (const lazyllm::LayerKeep& point : preset.schedule.points()) {
+      if (point.layers_run >= preset.revive_from.value_or(0)) at.push_back(point.layers_run);
+    }
+    const Index reviving = std::min({rows, Index{std::ssize(at)}, deepest_first ? 1 : rows});
+    if (reviving > 0 && reviving < std::ssize(at))
+      preset.revive_from = at[at.size() - static_cast<std::size_t>(reviving)];
+    preset.decode_revived = reviving > 0 ? rows / reviving : 0;
   }
 };
 
@@ -231,6 +248,9 @@ class Search {
     for (const Index head : heads) {
       if (!shared.protect_first && head != shape.protect_first)
         add([&](Shape& variant) { variant.protect_first = head; });
+    }
+    if (!shared.decode_revived && !shared.revive_from) {
+      add([&](Shape& variant) { variant.deepest_first = !shape.deepest_first; });
     }
     for (std::size_t i = 0; i < shape.cuts.size(); ++i) {
       if (shape.cuts.size() > 1) {

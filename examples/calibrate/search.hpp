@@ -45,13 +45,17 @@ struct Candidate {
   Agreement agreement;
 };
 
-/// Members that all presets of a search share; score and protection are searched where they are absent here.
+/// Members that all presets of a search share. Score, protection, and what decode steps revive are searched where they
+/// are absent here.
 struct SharedMembers {
   std::optional<lazyllm::AttentionScore> score = {};
   std::optional<Index> protect_first = {};
   std::optional<Index> protect_last = {};
   Index max_revived = lazyllm::Selection::unlimited;
-  std::optional<Index> decode_revived = 1;  ///< more, and decode steps take longer than dense ones
+  std::optional<Index> decode_revived = {};
+  /// Where `decode_revived` is absent: the new token and the tokens that a decode step revives, which the pruning
+  /// layers share. Five are one pass of the products' kernels with a continuation besides.
+  Index decode_rows = 5;
   std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
   std::optional<Index> continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
   std::optional<Index> revive_from = {};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -132,6 +133,49 @@ TEST_CASE("search: members that all presets share are not searched") {
     CHECK_FALSE(preset.first_revived);
     CHECK(preset.continuations == 1);
     CHECK(preset.revive_from == 2);
+  }
+}
+
+TEST_CASE(
+    "search: a decode step revives no more rows than it may, at all pruning layers or at the last as agrees better") {
+  for (const Index rows : {1, 2, 5, 17}) {
+    for (const bool deepest : {false, true}) {
+      if (rows == 1 && deepest) continue;  // no pruning layer revives
+      CAPTURE(rows);
+      CAPTURE(deepest);
+      const SearchProblem problem{
+          .layers = layers,
+          .prompts = 2,
+          .shared = {.decode_rows = rows},
+          .ideal_speedup = speedup,
+          .evaluate = [&](const lazyllm::Preset& preset, Index prompt) -> Outcome {
+            const auto& points = preset.schedule.points();
+            const Index reviving = std::ranges::count_if(points, [&](const lazyllm::LayerKeep& point) {
+              return point.layers_run >= preset.revive_from.value_or(0);
+            });
+            const Index revived = *preset.decode_revived * reviving;
+            CHECK(revived <= rows - 1);
+            CHECK(revived + reviving > rows - 1);  // one more at each would be too many
+            CHECK(preset.first_revived == 32);
+            CHECK(preset.continuations == 4);
+            const bool is_last = preset.revive_from == points.back().layers_run;
+            const double few = points.size() < 3 ? 9 : 1;  // with one cut there is nothing to share
+            return {1, 0, damage(preset, prompt) * few * (is_last == deepest ? 1 : 3)};
+          },
+      };
+      const lazyllm::Preset found = llama::search(problem, {2.4}, 100)[0].preset;
+      const Index cuts = std::ssize(found.schedule.points());
+      REQUIRE(cuts > 1);
+      if (rows == 1) {
+        CHECK(found.decode_revived == 0);
+      } else if (deepest || rows == 2) {
+        CHECK(found.decode_revived == rows - 1);
+        CHECK(found.revive_from == found.schedule.points().back().layers_run);
+      } else {
+        CHECK(found.decode_revived == (rows - 1) / std::min(cuts, rows - 1));
+        CHECK(found.revive_from.has_value() == (cuts > rows - 1));
+      }
+    }
   }
 }
 
