@@ -67,6 +67,7 @@ ttft_cases=(
   "smollm2 bf16 2000 8:0.3,16:0.5 $repeats"
   "smollm2 bf16 4000 8:0.3,16:0.5 $repeats"
   "smollm2 bf16 8000 8:0.3,16:0.5 3"
+  "smollm2 bf16 32000 8:0.3,16:0.5 1"
   "qwen2.5-0.5b bf16 2000 7:0.3,13:0.5 $repeats"
   "qwen2.5-0.5b bf16 4000 7:0.3,13:0.5 $repeats"
   "qwen2.5-0.5b bf16 8000 7:0.3,13:0.5 $repeats"
