@@ -368,6 +368,18 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.row("loss <= 1 % of the average at").endswith("| yes |"))
         self.assertTrue(self.row("LazyLLM (preset 1%) above random").endswith("| yes |"))
 
+    def test_margins_of_a_bounded_run_name_both_speedups_and_a_draw(self):
+        self.run_it("table", hours="1", program=stand_in.Program({"lazy": 0, "random-drop": 0}))
+        row = self.row("LazyLLM (preset 1%) above random")
+        self.assertRegex(row, r"0 of 2 categories at [\d.]+x, random drop at [\d.]+x; smallest margin \+0\.0 points")
+        self.assertTrue(row.endswith("| no: equal in single-document QA |"), row)
+
+    def test_table_2_has_every_preset(self):
+        self.run_it("table", hours="1")
+        header = next(line for line in self.document().splitlines() if line.startswith("| category | as in the paper: computed"))
+        for preset in PRESETS:
+            self.assertIn(f"preset {preset}: computed | generation speedup |", header)
+
     def test_a_bounded_run_of_dense_alone_has_nothing_to_write_yet(self):
         printed, _ = self.run_it("dense", hours="1")
         self.assertIn("dense is left out: there is no result of", printed)
