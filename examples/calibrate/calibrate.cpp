@@ -142,6 +142,15 @@ SearchProblem search_problem(const Options& options, const ModelConfig& config,
   return problem;
 }
 
+/// All that a search changes, in one line.
+std::string in_words(const lazyllm::Preset& preset) {
+  std::string text = fmt::format("{} {} protects {} + {}", lazyllm::to_text(preset.schedule),
+                                 lazyllm::to_text(preset.score), preset.protect_first, preset.protect_last);
+  if (preset.decode_revived) text += fmt::format(" revives {}", *preset.decode_revived);
+  if (preset.revive_from) text += fmt::format(" from {} on", *preset.revive_from);
+  return text;
+}
+
 class Calibration {
  public:
   Calibration(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
@@ -214,8 +223,7 @@ class Calibration {
   }
 
   Outcome outcome(const lazyllm::Preset& preset, Index prompt, ProgressBar& progress, const std::string& label) {
-    const std::string text = fmt::format("{}{}, now {}  {}", label, best_, lazyllm::to_text(preset.schedule),
-                                         lazyllm::to_text(preset.score));
+    const std::string text = label + best_ + ", now " + in_words(preset);
     if (const Outcome* const earlier = log_.find(preset, prompt)) {
       progress.advance(true, text);
       return *earlier;
@@ -245,9 +253,8 @@ class Calibration {
       return outcome(preset, prompt, progress, "search");
     };
     problem_.found = [&](const Candidate& better) {
-      best_ = fmt::format(", best at {:.2f}x: KL {:.4f}, top-1 {:.1f} % by {} {}", better.ideal_speedup,
-                          better.agreement.kl, 100 * better.agreement.top1, lazyllm::to_text(better.preset.schedule),
-                          lazyllm::to_text(better.preset.score));
+      best_ = fmt::format(", best at {:.2f}x: KL {:.4f}, top-1 {:.1f} % by {}", better.ideal_speedup,
+                          better.agreement.kl, 100 * better.agreement.top1, in_words(better.preset));
     };
     return llama::search(problem_, options_.speedups, most);
   }
@@ -278,15 +285,13 @@ class Calibration {
   }
 
   static std::string described(const NamedPreset& named) {
-    const lazyllm::Preset& preset = named.candidate.preset;
     const auto figures = [](const Agreement& agreement) {
       return fmt::format("KL {:.4f} ({:.4f} to {:.4f}) nats, top-1 {:.1f} % ({:.1f} to {:.1f}) of {} after {}",
                          agreement.kl, agreement.kl_interval.low, agreement.kl_interval.high, 100 * agreement.top1,
                          100 * agreement.top1_interval.low, 100 * agreement.top1_interval.high,
                          counted(agreement.tokens, "token"), counted(agreement.prompts, "prompt"));
     };
-    return fmt::format("{}: {}, score {}, protected {} + {}\n", named.name, lazyllm::to_text(preset.schedule),
-                       lazyllm::to_text(preset.score), preset.protect_first, preset.protect_last) +
+    return fmt::format("{}: {}\n", named.name, in_words(named.candidate.preset)) +
            fmt::format("  held out: {}\n  searched: {}\n", figures(named.held_out),
                        figures(named.candidate.agreement)) +
            fmt::format("  TTFT speedup {:.2f}x, ideal by operation count {:.2f}x\n", named.ttft_speedup,

@@ -85,8 +85,8 @@ void check_search(const SearchProblem& problem, const std::vector<double>& speed
 ///
 /// Presets are compared at equal ideal speedup. First schedules of several forms go through successive halving: all on
 /// a few prompts, the better half on twice as many, and so on. Then variants of the best so far (a cut moved, added,
-/// left out or weighed differently, another scorer or protection) take its place where they are better. A trial ends
-/// as soon as it cannot win: most cost a few prompts only.
+/// left out or weighed differently, another scorer or protection, revival at the last cut alone) take its place where
+/// they are better. A trial ends as soon as it cannot win: most cost a few prompts only.
 std::vector<Candidate> search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations);
 
 }  // namespace llama

@@ -79,7 +79,7 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
   CAPTURE(result.err);
   REQUIRE(result.status == 0);
   CHECK(result.err.empty());
-  for (const char* part : {"1.2x: ", "1.5x: ", "held out: KL ", "searched: KL ", "TTFT speedup"})
+  for (const char* part : {"1.2x: ", "1.5x: ", " revives ", "held out: KL ", "searched: KL ", "TTFT speedup"})
     CHECK(result.out.find(part) != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(program.path("schedules.json.part")));
 
@@ -143,7 +143,9 @@ TEST_CASE("calibrate: a terminal shows what is tried, the best so far and the ti
   for (const std::string& argument : program.arguments("schedules.json")) command.append(" ").append(argument);
   const auto result = test::run_process("script", {"-q", "-e", "-c", command, "/dev/null"});  // gives it a terminal
   REQUIRE(result.status == 0);
-  const std::string number = R"([0-9.]+)", preset = R"([0-9:.,]+ +(last|mean|max)[0-9a-z:+]*)";
+  const std::string number = "[0-9.]+";
+  const std::string preset =
+      "[0-9:.,]+ (last|mean|max)[0-9a-z:+]* protects [0-9]+ [+] [0-9]+ revives [1-4]( from [0-9]+ on)?";
   CHECK(std::regex_search(result.out, std::regex("1/4  ETA [0-9hms]+  dense")));
   CHECK(std::regex_search(result.out, std::regex("ETA [0-9hms?]+  search, best at 1\\.[0-9]+x: KL " + number +
                                                  ", top-1 " + number + " % by " + preset + ", now " + preset)));
