@@ -130,7 +130,8 @@ run_attention() {
       --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns" $options
   done
   python3 bench/make_tables.py attention "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --threads $threads --repeats TURNS"
+    "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --keys KEYS --rows ROWS --scattered --kept PERCENT --threads $threads \
+--repeats TURNS"
 }
 
 run_decode() {
@@ -188,7 +189,7 @@ run_peers() {
 }
 
 # model, what oneDNN may use and with it the host, if not all, and options: its presets, those for any model, prompts of
-# 1024 and 256 tokens (--context counts the answer's 256, too), and the paper's schedule and unlimited revival
+# 1024 and fewer tokens (--context counts the answer's 256, too), and the paper's schedule and unlimited revival
 generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
@@ -200,7 +201,10 @@ generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x --context 1280"
+  "smollm2 --schedule auto:2.34x --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 512"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 384"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 320"
   "smollm2 --schedule paper"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
@@ -215,6 +219,10 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 1280"
+  "qwen2.5-coder-0.5b --schedule auto:2.34x --context 1280"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 512"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 384"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 320"
   "qwen2.5-coder-0.5b --schedule paper"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
@@ -224,6 +232,8 @@ generation_cases=(
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 1280"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 1280"
   "smollm2 AVX512_CORE --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "qwen2.5-coder-0.5b AVX512_CORE --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
 )
@@ -254,7 +264,7 @@ run_generation() {
       --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}"
   done
   python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --context TOKENS ${fixed[*]/#*\//}"
+    "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS --context TOKENS ${fixed[*]/#*\//}"
 }
 
 busy_cases=(

@@ -128,20 +128,34 @@ def bench(*arguments):
     return ["--shape", "none", "--prompt", "4", "--repeats", "1", *arguments]  # there is no such shape: it ends soon
 
 
-PROGRAMS = {"lazyllm-generate": generate, "lazyllm-evaluate": evaluate, "lazyllm-calibrate": calibrate, "ttft_bench": bench}
+def attention(*arguments):
+    return ["--keys", "8", "--group", "1", "--heads", "3", "--threads", "1", "--repeats", "1", "--json", "old.json", *arguments]
+
+
+def int8(*arguments):
+    return ["--model", TINY, "--data", "data.jsonl", "--threads", "1", "--tokens", "2", "--json", "old.json", *arguments]
+
+
+PROGRAMS = {"lazyllm-generate": generate, "lazyllm-evaluate": evaluate, "lazyllm-calibrate": calibrate, "ttft_bench": bench,
+            "attention_bench": attention, "int8_loss": int8}
 NUMBERS = {
-    "lazyllm-generate": ("--max-tokens", "--temperature", "--top-p", "--seed", "--repeats", "--threads", "--protect-first",
-                         "--protect-last"),
-    "lazyllm-evaluate": ("--max-tokens", "--limit", "--context", "--keep", "--seed", "--seeds", "--speed-items", "--repeats",
+    "lazyllm-generate": ("--max-tokens", "--temperature", "--top-p", "--seed", "--repeats", "--threads", "--context",
+                         "--protect-first", "--protect-last", "--max-revived", "--decode-revived", "--first-revived",
+                         "--continuations", "--revive-from"),
+    "lazyllm-evaluate": ("--max-tokens", "--limit", "--context", "--longest-answer", "--keep", "--seed", "--seeds", "--speed-items", "--repeats",
                          "--threads"),
-    "lazyllm-calibrate": ("--prompts-limit", "--tokens", "--runs", "--threads"),
-    "ttft_bench": ("--prompt", "--batch", "--threads", "--generate", "--repeats", "--seconds"),
+    "lazyllm-calibrate": ("--prompts-limit", "--prompt-tokens", "--tokens", "--runs", "--speedups", "--decode-rows", "--threads"),
+    "ttft_bench": ("--prompt", "--batch", "--threads", "--generate", "--repeats", "--overhead-turns", "--seconds"),
+    "attention_bench": ("--keys", "--rows", "--head-dim", "--group", "--heads", "--kept", "--threads", "--repeats"),
+    "int8_loss": ("--prompts-limit", "--prompt-tokens", "--tokens", "--threads"),
 }
 PATHS = {
     "lazyllm-generate": ("--model", "--tokenizer", "--prompt-file", "--json", "--trace", "--logits", "--report"),
     "lazyllm-evaluate": ("--model", "--tokenizer", "--data", "--prompts", "--lengths", "--compressor", "--json", "--resume"),
     "lazyllm-calibrate": ("--model", "--tokenizer", "--data", "--out"),
     "ttft_bench": ("--json",),
+    "attention_bench": ("--json",),
+    "int8_loss": ("--model", "--tokenizer", "--data", "--json"),
 }
 
 
@@ -166,7 +180,7 @@ def options():
             yield Case("options", f"{program} {name}=''", program, PROGRAMS[program](name, ""), place=name, status=(2,))
             yield Case("options", f"{program} {name} without a value", program, PROGRAMS[program](name), place=name, status=(2,))
     for program, arguments in PROGRAMS.items():
-        if program != "ttft_bench":  # which needs none
+        if program not in ("ttft_bench", "attention_bench"):  # which need none
             yield Case("options", f"{program} without options", program, [], place="is required", status=(2,))
         for wrong in (["--unknown"], ["stray"], ["--dtype", "int3"], ["--dtype", ""], ["-z"], ["--schedule"], ["\x1b[2J"]):
             yield Case("options", f"{program} {wrong}", program, arguments(*wrong), status=(2,))

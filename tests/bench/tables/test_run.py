@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
-DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "busy"))
+DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "generation", "busy"))
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
 
@@ -81,7 +81,7 @@ class Run(Repository):
 import json, os, pathlib, sys
 here = pathlib.Path(__file__).parent
 with open(here / "calls", "a+") as calls:
-    print(*sys.argv[1:], file=calls)
+    print(*sys.argv[1:], "ISA=" + os.environ.get("ONEDNN_MAX_CPU_ISA", ""), file=calls)
     calls.seek(0)
     count = len(calls.readlines())
 children = []
@@ -154,6 +154,17 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
                          [["--model", f"/models/{model}", "--data", "data/longbench"] for model in ("smollm2", "qwen2.5-coder-0.5b")])
         self.assertIn("| tiny | bf16 | 16 | 512 | 0.0123 | 97.5 % | 800.0 | 700.0 | 9.0 | 6.0 |", self.document())
         self.assertIn("Prompts of at most 2048 tokens; 2 threads;", self.document())
+
+    def test_generation(self):
+        done = self.run_script("generation", LAZYLLM_TEST_DATA="none")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        calls = self.calls()
+        ask = "--chat --dtype bf16 --prompt-file examples/prompts/keepers_log.txt --max-tokens 256 --ignore-stop --compare --threads 2 --repeats 3"
+        for start, isa in (("--model /models/smollm2 --schedule paper --context 4096", "ALL"),
+                           ("--model /models/smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280", "AVX2")):
+            self.assertTrue(any(call.startswith(f"{start} {ask} --json=") and call.endswith(f" ISA={isa}") for call in calls), start)
+        self.assertEqual(len(set(calls)), len(calls))
+        self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 2.00 of 2.00 |", self.document())
 
     def busy_processes(self):
         """Those beside each call."""
@@ -279,6 +290,18 @@ class GenerationTables(unittest.TestCase):
         text = self.tables(make_tables.generation_tables, GENERATION)
         self.assertIn("The time of each step is the median of its times in 3 runs. p50 and p99 are over these steps.", text)
         self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 100 | 60.0 | 10.0 | – | 10.0 | 60.0 |", text)
+
+    def test_the_bars(self):
+        def verdict(behind=None, p99=1.0, second=30.0):
+            lazy = GENERATION["lazy"] | {"decode_ms": TIMES | {"p99": p99 * TIMES["p99"], "second": second}}
+            text = self.tables(make_tables.generation_tables, GENERATION | {"lazy": lazy, "behind_dense_from": behind})
+            return text.splitlines()[-1].split(" | ", 6)[-1]
+
+        self.assertEqual(verdict(), "2.00 of 2.00 | 0.5x | 1.00x | never within 2 tokens | yes |")
+        self.assertEqual(verdict(p99=1.15), "2.00 of 2.00 | 0.5x | 1.15x | never within 2 tokens | yes |")
+        self.assertEqual(verdict(p99=1.16), "2.00 of 2.00 | 0.5x | 1.16x | never within 2 tokens | no |")
+        self.assertEqual(verdict(behind=40), "2.00 of 2.00 | 0.5x | 1.00x | from token 40 on | no |")
+        self.assertEqual(verdict(second=None), "2.00 of 2.00 | – | 1.00x | never within 2 tokens | yes |")
 
     def test_beside_a_busy_process(self):
         busy = GENERATION | {"dense": {"decode_ms_per_token": 30.0, "decode_ms": TIMES | {"p50": 31.0}},
