@@ -154,6 +154,24 @@ TEST_CASE("preset: the pruner does what it says") {
   CHECK_THROWS_WITH_AS(select(1, 3), doctest::Contains("layer 3 is out of range 1 to 2"), invalid_argument);
 }
 
+TEST_CASE("preset: a policy in place of its schedule can leave short prompts alone") {
+  const Preset preset{.schedule = {{3, 0.5}}, .protect_last = 7, .decode_revived = 2};
+  const auto pruner = make_pruner(MinTokens{KeepRatio(preset.schedule), 256}, preset);
+  const auto select = [&](Index tokens, Index new_tokens, Index steps) {
+    return pruner.selection({.layers_run = 3,
+                             .layers = 10,
+                             .active_tokens = tokens,
+                             .tokens = tokens,
+                             .new_tokens = new_tokens,
+                             .steps = steps});
+  };
+  CHECK(select(255, 255, 0).kind == Selection::Kind::all);
+  CHECK(select(255, 1, 1).kind == Selection::Kind::all);
+  CHECK(select(256, 256, 0).k == 128);
+  CHECK(select(256, 256, 0).protect_last == 7);
+  CHECK(select(256, 1, 1).max_revived == 2);
+}
+
 TEST_CASE("preset: anything else is refused by the member's name, its value and what is allowed") {
   CHECK(read_error("[]") == "lazyllm: preset: [] is not an object");
   CHECK(read_error("{}") == "lazyllm: preset: the member schedule is missing");
