@@ -188,6 +188,11 @@ def losses(plan, results):
     return found
 
 
+def compared_speedup(baseline, figures):
+    """The speedup at which a baseline is compared: compression's without its own time."""
+    return figures.filtered if baseline == "compress" else figures.ideal
+
+
 def margins_in_table(plan, results):
     """As `margins`, of Table 1, whose random drop and static pruning are solved for the preset's ideal speedup; on these
     items it is a little different, and the last value says so."""
@@ -199,8 +204,7 @@ def margins_in_table(plan, results):
         by_category = {category: share - shares[baseline][category]
                        for category, share in shares[plan.best].items() if category != "average"}
         worst = min(by_category, key=by_category.get)
-        theirs = measured[baseline]["average"]
-        note = f", {ROWS[baseline]} at {theirs.filtered if baseline == 'compress' else theirs.ideal:.2f}x"
+        note = f", {ROWS[baseline]} at {compared_speedup(baseline, measured[baseline]['average']):.2f}x"
         found[baseline] = (by_category[worst], worst, sum(margin > 0 for margin in by_category.values()),
                            len(by_category), note)
     return measured[plan.best]["average"].ideal, found
@@ -220,10 +224,9 @@ def margins(plan, results):
     for baseline in BASELINES:
         measured = [results.by_category(run) for run in runs[baseline]]
         scores = [relative(f, dense_figures) for f in measured]
-        field = "filtered" if baseline == "compress" else "ideal"
         by_category, reached = {}, True
         for category in (c for c in ours if c != "average"):
-            points = [(getattr(f[category], field), s[category]) for f, s in zip(measured, scores)]
+            points = [(compared_speedup(baseline, f[category]), s[category]) for f, s in zip(measured, scores)]
             score, inside = at_speedup(points, own[category].ideal)
             by_category[category] = ours[category] - score
             reached = reached and inside
