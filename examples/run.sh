@@ -20,7 +20,9 @@ if (($#)) && [[ $1 != -* ]]; then
   if [[ -d $model ]]; then defaults=(--dtype bf16); fi  # half of f32's memory
   if [[ ! -e $model ]] && grep -q "^$model " "$here/models/models.txt"; then
     prompt=(--prompt-file "$here/prompts/keepers_log.txt")
-    defaults=(--chat --dtype bf16 --schedule "@$here/models/presets/$model.json" --max-tokens 32)
+    defaults=(--chat --dtype bf16 --max-tokens 32)
+    presets=$here/models/presets/$model.json
+    if [[ -e $presets ]]; then defaults+=(--schedule "@$presets"); fi  # else what fits any model
     model=$(bash "$here/models/fetch.sh" "$model")
   fi
   if (($#)) && [[ $1 != -* ]]; then

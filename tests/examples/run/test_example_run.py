@@ -48,7 +48,8 @@ class ExampleRun(unittest.TestCase):
         self.assertEqual(self.arguments("--prompt", "Who?"), tiny.format("") + " --prompt Who?")
 
     def test_a_named_model_is_fetched_and_has_its_preset_and_its_template(self):
-        named = ("--model cache/toy{} --compare --chat --dtype bf16 --schedule @examples/models/presets/toy.json --max-tokens 32")
+        self.write("examples/models/presets/toy.json")
+        named = ("--model cache/toy{} --compare --chat --dtype bf16 --max-tokens 32 --schedule @examples/models/presets/toy.json")
         log = " --prompt-file examples/prompts/keepers_log.txt"
         self.assertEqual(self.arguments("toy"), named.format(log))
         self.assertEqual(self.arguments("toy", "--dtype", "f32"), named.format(log) + " --dtype f32")
@@ -56,6 +57,10 @@ class ExampleRun(unittest.TestCase):
                          named.format("") + " --prompt-file mine.txt --threads 2")
         for own in (["--prompt", "Who?"], ["--prompt=Who?"], ["--prompt-file=mine.txt"], ["--token-ids", "ids"]):
             self.assertEqual(self.arguments("toy", *own), named.format("") + " " + " ".join(own))
+
+    def test_a_named_model_that_was_not_calibrated_has_the_programs_own_schedule(self):
+        self.assertEqual(self.arguments("other.1"), "--model cache/other.1 --prompt-file examples/prompts/keepers_log.txt "
+                                                    "--compare --chat --dtype bf16 --max-tokens 32")
 
     def test_a_folder_comes_before_a_name_and_runs_in_bf16(self):
         (self.root / "toy").mkdir()
