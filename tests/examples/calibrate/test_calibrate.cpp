@@ -46,7 +46,7 @@ class CalibrateProgram {
     std::vector<std::string> arguments = {"--model",   toy_.model, "--tokenizer", toy_.tokenizer,
                                           "--out",     path(out),  "--data",      path("prompts.jsonl"),
                                           "--threads", "1",        "--tokens",    "4",
-                                          "--runs",    "30"};
+                                          "--runs",    "12"};
     // A list that is given twice is both of them.
     if (std::ranges::find(more, "--speedups") == more.end()) {
       arguments.insert(arguments.end(), {"--speedups", "1.2", "1.5"});
