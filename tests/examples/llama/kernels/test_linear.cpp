@@ -137,8 +137,8 @@ std::pair<std::vector<int>, float> rounded(const float* values, Index count) {
   return {numbers, scale};
 }
 
-/// `matrix` with 0 in place of what lies between two whole numbers of its row: which of them it becomes depends on how
-/// a compiler fuses operations.
+/// `matrix` with 0 in place of what lies between two whole numbers of its row: whether it is rounded up or
+/// down depends on how a compiler fuses operations.
 Matrix<float> without_ties(Matrix<float> matrix) {
   for (Index i = 0; i < matrix.rows; ++i) {
     const float scale = rounded(matrix.view().row(i), matrix.width).second;
