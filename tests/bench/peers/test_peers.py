@@ -34,9 +34,9 @@ class Compare(unittest.TestCase):
         path.write_text(f"#!{sys.executable}\n{text}")
         path.chmod(0o755)
 
-    def compare(self, *options):
+    def compare(self, *options, torch="raise ImportError('no torch here')\n"):
         # The stand-in hides a PyTorch that may be installed.
-        (self.folder / "torch.py").write_text("raise ImportError('no torch here')\n")
+        (self.folder / "torch.py").write_text(torch)
         done = subprocess.run(
             [sys.executable, "-B", str(ROOT / "bench/peers/compare.py"), "--ttft-bench", str(self.folder / "ttft_bench"),
              *options], capture_output=True, text=True, env=os.environ | {"PATH": str(self.folder),
@@ -72,6 +72,34 @@ class Compare(unittest.TestCase):
         self.assertEqual(case["dense_decode_ms"], 4)  # 80 ms for 20 steps
         self.assertEqual(case["llama_cpp_decode_ms"], 3)
         self.assertEqual(case["dense_over_llama_cpp_decode"], 0.75)
+
+    def test_transformers_take_turns_with_the_host(self):
+        log = f"open({str(self.log)!r}, 'a')"
+        torch = ("import contextlib\n__version__ = '2.0+cpu'\nbfloat16 = 'bfloat16'\n"
+                 f"def set_num_threads(n): print('threads', n, file={log})\n"
+                 "def manual_seed(seed): pass\ndef get_default_dtype(): return 'float32'\n"
+                 f"def set_default_dtype(dtype): print('type', dtype, file={log})\n"
+                 "device = inference_mode = lambda *_: contextlib.nullcontext()\n"
+                 "class randint:\n    def __init__(self, low, high, shape): self.shape, self.device = shape, device_of\n"
+                 "class device_of: type = 'cpu'\n")
+        (self.folder / "transformers.py").write_text(
+            "import types\n__version__ = '5.0'\nclass LlamaConfig(types.SimpleNamespace): pass\n"
+            "class Model:\n    def __init__(self, config): self.config = config\n    def eval(self): return self\n"
+            "    def __call__(self, input_ids, **_):\n"
+            f"        print('transformers', *input_ids.shape, self.config.hidden_size, file={log})\n"
+            "        return types.SimpleNamespace(logits=None)\n"
+            "class AutoModelForCausalLM:\n    @staticmethod\n    def from_config(config, attn_implementation):\n"
+            f"        print('attention', attn_implementation, file={log})\n        return Model(config)\n")
+        case, = self.compare("--shape", "smollm2", "--prompt", "64", "--repeats", "2", "--threads", "3", torch=torch)
+        self.assertEqual(case["transformers"], "transformers 5.0, PyTorch 2.0")
+        self.assertEqual(case["left_out"], ["llama.cpp: llama-bench is not on the PATH"])
+        self.assertGreater(case["transformers_ms"], 0)
+        self.assertLess(case["dense_over_transformers"], 1)  # the stand-in takes no time
+        lines = self.log.read_text().splitlines()
+        self.assertEqual(lines[:4], ["threads 3", "type bfloat16", "attention sdpa", "type float32"])
+        # A warm-up, then in turn.
+        self.assertEqual([line.split()[0] for line in lines[4:]], ["transformers"] + ["host", "transformers"] * 2)
+        self.assertEqual(lines[4], "transformers 1 64 576")
 
     def test_a_shape_without_a_file(self):
         self.program("llama-bench", "raise SystemExit(1)\n")
