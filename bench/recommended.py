@@ -62,4 +62,4 @@ def options(cuts, speedup):
     revived = {"decode_revived": 1, "first_revived": 32} if speedup >= 2 else {"decode_revived": 4}
     last = {"revive_from": max(cuts)} if cuts and speedup < 2 else {}
     return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, **revived, "continuations": 4,
-            **last}
+            **last, "min_tokens": 256}

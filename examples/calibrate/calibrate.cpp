@@ -158,6 +158,8 @@ class Calibration {
       : options_(options),
         name_(std::filesystem::canonical(options.model.path).filename().string()),
         given_(given_preset(options, checkpoint.config())),
+        min_tokens_(given_ ? std::exchange(given_->min_tokens, std::nullopt)
+                           : options.pruning.min_tokens.value_or(lazyllm::recommended_min_tokens)),
         problem_(search_problem(options, checkpoint.config(), prompts)),
         out_(options.out),
         log_(options.log(), options.resume),
@@ -193,6 +195,7 @@ class Calibration {
         outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
       }
       const double ttft = ttft_speedup(found.preset);
+      found.preset.min_tokens = min_tokens_;
       presets.push_back({name, std::move(found), summarize(outcomes), ttft});
     }
     progress.clear();
@@ -301,6 +304,7 @@ class Calibration {
   Options options_;
   std::string name_;  // of the model; taken first: its folder may have another name at the end
   std::optional<lazyllm::Preset> given_;
+  std::optional<Index> min_tokens_;  // of the presets in the file; what is measured prunes prompts of any length
   SearchProblem problem_;
   OutputFile out_;  // before the weights are loaded: a path that cannot be written is an error then
   OutcomeLog log_;  // after the options are checked: a wrong one must leave no log
@@ -329,7 +333,8 @@ int main(int argc, char** argv) {
       "by operation count the preset with the smallest KL divergence of the next token's distribution, teacher-forced "
       "on the dense run's greedy tokens. Every second prompt of each category is held out of the search, and its "
       "figures go into the preset. Members of a preset that are given, such as --score, hold for all presets of the "
-      "search. With --schedule nothing is searched: that preset is measured in the same way.",
+      "search. With --schedule nothing is searched: that preset is measured in the same way. --min-tokens goes into "
+      "the file alone: prompts of any length are pruned here.",
       "lazyllm-calibrate");
   add_model_options(app, options.model);
   add_path(app, "--data", options.data,
@@ -353,7 +358,8 @@ int main(int argc, char** argv) {
                                       {"--protect-last", "searched"},
                                       {"--decode-revived", "searched"},
                                       {"--first-revived", "of a search 32, beside --decode-revived its value"},
-                                      {"--continuations", "of a search 4"}}) {
+                                      {"--continuations", "of a search 4"},
+                                      {"--min-tokens", "of a search 256"}}) {
     app.get_option(option)->default_str(value);
   }
   add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0});

@@ -141,7 +141,7 @@ PROGRAMS = {"lazyllm-generate": generate, "lazyllm-evaluate": evaluate, "lazyllm
 NUMBERS = {
     "lazyllm-generate": ("--max-tokens", "--temperature", "--top-p", "--seed", "--repeats", "--threads", "--context",
                          "--protect-first", "--protect-last", "--max-revived", "--decode-revived", "--first-revived",
-                         "--continuations", "--revive-from"),
+                         "--continuations", "--revive-from", "--min-tokens"),
     "lazyllm-evaluate": ("--max-tokens", "--limit", "--context", "--longest-answer", "--keep", "--seed", "--seeds", "--speed-items", "--repeats",
                          "--threads"),
     "lazyllm-calibrate": ("--prompts-limit", "--prompt-tokens", "--tokens", "--runs", "--speedups", "--decode-rows", "--threads"),

@@ -48,7 +48,8 @@ TEST_CASE("preset: from a schedule file to a pruner") {
 TEST_CASE("preset: what a file says") {
   const Json file = Json::parse(R"({"presets": {"5%": {
       "schedule": "6:0.5,9:0.25", "score": "max:8+layers+pool:5", "protect_first": 4, "protect_last": 16,
-      "max_revived": 32, "decode_revived": 8, "first_revived": 9, "continuations": 3, "revive_from": 6, "measured": {"loss": 0.04}}}})");
+      "max_revived": 32, "decode_revived": 8, "first_revived": 9, "continuations": 3, "revive_from": 6, "min_tokens": 70,
+      "measured": {"loss": 0.04}}}})");
   const auto preset = file["presets"]["5%"].get<Preset>();
   REQUIRE(preset.schedule.points().size() == 2);
   CHECK(preset.schedule.points()[1].layers_run == 9);
@@ -64,6 +65,7 @@ TEST_CASE("preset: what a file says") {
   CHECK(preset.first_revived == 9);
   CHECK(preset.continuations == 3);
   CHECK(preset.revive_from == 6);
+  CHECK(preset.min_tokens == 70);
 }
 
 TEST_CASE("preset: what a file leaves out is the paper's") {
@@ -77,6 +79,7 @@ TEST_CASE("preset: what a file leaves out is the paper's") {
   CHECK_FALSE(preset.decode_revived);
   CHECK_FALSE(preset.first_revived);
   CHECK_FALSE(preset.revive_from);
+  CHECK_FALSE(preset.min_tokens);
   CHECK(Json::parse(R"({"schedule": "dense"})").get<Preset>().schedule.points().empty());
 }
 
@@ -91,6 +94,7 @@ TEST_CASE("preset: written and read again it is the same") {
        R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"decode_revived":2,"first_revived":0})",
        R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"decode_revived":2,"continuations":4})",
        R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"decode_revived":2,"revive_from":6})",
+       R"({"schedule":"6:0.2","score":"last","protect_first":0,"protect_last":1,"min_tokens":256})",
        R"({"schedule":"6:0.2","score":"mean:2+heads:max","protect_first":0,"protect_last":1,"decode_revived":0})"}) {
     const Json json = Json::parse(text);
     CHECK(Json(json.get<Preset>()) == json);
@@ -154,9 +158,9 @@ TEST_CASE("preset: the pruner does what it says") {
   CHECK_THROWS_WITH_AS(select(1, 3), doctest::Contains("layer 3 is out of range 1 to 2"), invalid_argument);
 }
 
-TEST_CASE("preset: a policy in place of its schedule can leave short prompts alone") {
-  const Preset preset{.schedule = {{3, 0.5}}, .protect_last = 7, .decode_revived = 2};
-  const auto pruner = make_pruner(MinTokens{KeepRatio(preset.schedule), 256}, preset);
+TEST_CASE("preset: short sequences can be left alone") {
+  const auto pruner =
+      make_pruner({.schedule = {{3, 0.5}}, .protect_last = 7, .decode_revived = 2, .min_tokens = 256});
   const auto select = [&](Index tokens, Index new_tokens, Index steps) {
     return pruner.selection({.layers_run = 3,
                              .layers = 10,
@@ -177,7 +181,7 @@ TEST_CASE("preset: anything else is refused by the member's name, its value and 
   CHECK(read_error("{}") == "lazyllm: preset: the member schedule is missing");
   CHECK(read_error(R"({"schedule": "6:0.5", "protekt_first": 4})") ==
         "lazyllm: preset: protekt_first is not a member; there are schedule, score, protect_first, protect_last, "
-        "max_revived, decode_revived, first_revived, continuations, revive_from and measured");
+        "max_revived, decode_revived, first_revived, continuations, revive_from, min_tokens and measured");
   CHECK(read_error(R"({"schedule": [6, 0.5]})") == "lazyllm: preset: schedule [6,0.5] is not a text");
   CHECK(read_error(R"({"schedule": null})") == "lazyllm: preset: schedule null is not a text");
   CHECK(read_error(R"({"schedule": ""})").find("is not LAYER:KEEP") != std::string::npos);

@@ -16,6 +16,7 @@ inline double prefill_operations(const ModelConfig& config, Index tokens, const 
   const double query_and_output = 4 * hidden_size * query_width;
   const double feed_forward = 6 * hidden_size * static_cast<double>(config.intermediate_size);
   const Index safe = std::min(tokens, preset.protect_first + preset.protect_last);
+  const bool prunes = tokens >= preset.min_tokens.value_or(0);
   Index active = tokens;
   double sum = 0;
   for (Index layer = 0; layer < config.layers; ++layer) {
@@ -26,7 +27,7 @@ inline double prefill_operations(const ModelConfig& config, Index tokens, const 
       break;
     }
     sum += rows * query_and_output + 2 * rows * (rows + 1) * query_width;
-    if (const double* keep = preset.schedule.find(layer + 1))
+    if (const double* keep = prunes ? preset.schedule.find(layer + 1) : nullptr)
       active = std::max(lazyllm::keep_count(*keep, active), safe);
     sum += static_cast<double>(active) * feed_forward;  // not of the rows that are pruned here
   }

@@ -53,7 +53,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
          "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7), " +
              (forms == ScheduleForms::all ? named_policies() : "") +
-             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the eight options below "
+             "or @FILE or @FILE#NAME: a preset that lazyllm-calibrate wrote. A preset sets the nine options below "
              "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, lazyllm::score_syntax())->default_str("last");
@@ -77,6 +77,9 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
   add_number(app, "--revive-from", options.revive_from,
              "with --decode-revived: where fewer than N layers have run, revive only --continuations, but for a first "
              "step with --first-revived; the layer of the last cut is a good choice",
+             {.least = 0})
+      ->default_str("0");
+  add_number(app, "--min-tokens", options.min_tokens, "prune nothing while a sequence has fewer than N tokens",
              {.least = 0})
       ->default_str("0");
 }
@@ -104,6 +107,7 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
   if (!options.continuations) options.continuations = preset.continuations;
   if (!options.revive_from) options.revive_from = preset.revive_from;
   if (!options.decode_revived) options.decode_revived = preset.decode_revived;
+  if (!options.min_tokens) options.min_tokens = preset.min_tokens;
   return options;
 }
 
@@ -115,7 +119,8 @@ lazyllm::Preset members_of(const PruningOptions& options) {
           .decode_revived = options.decode_revived,
           .first_revived = options.first_revived,
           .continuations = options.continuations,
-          .revive_from = options.revive_from};
+          .revive_from = options.revive_from,
+          .min_tokens = options.min_tokens};
 }
 
 nlohmann::ordered_json to_json(const PruningOptions& options) {

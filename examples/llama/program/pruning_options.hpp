@@ -23,14 +23,15 @@ struct PruningOptions {
   std::optional<Index> first_revived = {};   ///< absent: the preset's, else `decode_revived`
   std::optional<Index> continuations = {};   ///< absent: the preset's, else none
   std::optional<Index> revive_from = {};     ///< absent: the preset's, else 0
+  std::optional<Index> min_tokens = {};      ///< absent: the preset's, else 0
 };
 
 /// Which schedules a program takes: those that a preset can hold, or the named policies too.
 enum class ScheduleForms { all, preset };
 
 /// Adds `--schedule`, `--score`, `--protect-first`, `--protect-last`, `--max-revived`,
-/// `--decode-revived`, `--first-revived`, `--continuations` and `--revive-from`. `options` must outlive the parsing.
-/// The help offers `forms`.
+/// `--decode-revived`, `--first-revived`, `--continuations`, `--revive-from` and `--min-tokens`. `options` must outlive
+/// the parsing. The help offers `forms`.
 void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms forms = ScheduleForms::all);
 
 /// The file that a preset is read from; empty if there is none.

@@ -34,11 +34,13 @@ struct Preset {
   std::optional<Index> continuations = {};
   /// In decode steps, pruning layers before so many layers revive nothing else; see `KeepComputed`; absent: all do.
   std::optional<Index> revive_from = {};
+  std::optional<Index> min_tokens = {};  ///< while a sequence has fewer, nothing is pruned, see `MinTokens`; absent: 0
 };
 
 /// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for
 /// `first_revived`, `continuations` or `revive_from` without `decode_revived`.
 inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
+  if (preset.min_tokens) policy = MinTokens<AnyPolicy>{std::move(policy), *preset.min_tokens};
   if (preset.decode_revived) {
     policy = KeepComputed<AnyPolicy>{std::move(policy), *preset.decode_revived, preset.first_revived,
                                      preset.continuations.value_or(0), preset.revive_from.value_or(0)};
@@ -74,6 +76,7 @@ void visit_members(AnyPreset& preset, const Visit& visit) {
   visit("first_revived", preset.first_revived, 0);
   visit("continuations", preset.continuations, 0);
   visit("revive_from", preset.revive_from, 0);
+  visit("min_tokens", preset.min_tokens, 0);
 }
 
 /// Reads the member `name` of a preset.
@@ -102,9 +105,9 @@ Member read_member(const std::string& name, const Json& value, Index lowest) {
 }  // namespace detail
 
 /// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
-/// "max_revived": 16, "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9}`: the schedule as
-/// `parse_schedule` has it, the score as `parse_score`. Only the schedule must be there. The member `measured` is
-/// ignored: it says what the preset achieved.
+/// "max_revived": 16, "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9,
+/// "min_tokens": 256}`: the schedule as `parse_schedule` has it, the score as `parse_score`. Only the schedule must be
+/// there. The member `measured` is ignored: it says what the preset achieved.
 ///
 /// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
 /// `is_string`, `is_number_integer`, `get` and `dump`. Throws `invalid_argument` for an unknown member and for a value

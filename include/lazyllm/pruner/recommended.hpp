@@ -27,11 +27,15 @@ struct LayerWidths {
   Index intermediate_size = 8192;  ///< of a gated feed-forward
 };
 
+/// What presets have as `min_tokens`. After shorter prompts the first decode step, which revives most of what was
+/// parked, takes the time that the prompt's step has saved (docs/benchmarks.md, "Between the tokens of an answer").
+inline constexpr Index recommended_min_tokens = 256;
+
 /// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
 /// one model and checked on another (docs/design.md). `speedup` is that of the prefill of 2048 tokens by operation
 /// count. Longer prompts get more of it, as attention is more of their work; the tokens that are always kept make it
-/// less for prompts of a few hundred. A model of one layer is not pruned. Throws `invalid_argument` for fewer layers,
-/// for a width below 1, and for a speedup outside 1 to 4.
+/// less for prompts of a few hundred. Sequences of fewer than `recommended_min_tokens` are not pruned, nor are models
+/// of one layer. Throws `invalid_argument` for fewer layers, for a width below 1, and for a speedup outside 1 to 4.
 inline Preset recommended(Index layers, double speedup, const LayerWidths& widths = {}) {
   constexpr std::array<double, 4> weights = {1, 1, 0.5, 0.5};  // a cut keeps x^weight
   constexpr double tokens = 2048;
@@ -92,7 +96,8 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),
           .continuations = 4,
           // Mild cuts leave few tokens out: only the last cut, whose rows cost least, revives.
-          .revive_from = mild ? last_cut : std::nullopt};
+          .revive_from = mild ? last_cut : std::nullopt,
+          .min_tokens = recommended_min_tokens};
 }
 
 /// Whether `text` asks for a recommended preset: `auto:SPEEDUPx`.

@@ -14,6 +14,7 @@ void print(lazyllm::Index layers, const lazyllm::LayerWidths& widths) {
     if (preset.first_revived) std::cout << R"(, "first_revived": )" << *preset.first_revived;
     if (preset.continuations) std::cout << R"(, "continuations": )" << *preset.continuations;
     if (preset.revive_from) std::cout << R"(, "revive_from": )" << *preset.revive_from;
+    if (preset.min_tokens) std::cout << R"(, "min_tokens": )" << *preset.min_tokens;
     std::cout << "}\n";
   }
 }

@@ -135,8 +135,10 @@ TEST_CASE("operations: as the decoders count them") {
       const auto dense = model->dense(128);
       dense->step(made_up_prompt(length));
       CHECK(prefill_operations(model->config(), length) == dense->operations());
+      lazyllm::Preset of_long = preset("1:0.3", "last", 0, 1);
+      of_long.min_tokens = 100;
       for (const lazyllm::Preset& pruned : {preset("1:0.3", "last", 0, 1), preset("1:0.5,2:0.1", "mean:4+pool:3", 4, 8),
-                                            preset("2:0.01", "last", 60, 60)}) {
+                                            preset("2:0.01", "last", 60, 60), of_long}) {
         CAPTURE(nlohmann::json(pruned).dump());
         CAPTURE(length);
         const auto lazy = model->lazy(128, make_pruner(pruned));

@@ -108,7 +108,8 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
   for (const double speedup : {1.2, 1.5}) {
     CAPTURE(speedup);
     const std::string name = speedup == 1.2 ? "1.2x" : "1.5x";
-    const lazyllm::Preset preset = read_preset(program.path("schedules.json") + "#" + name, test::ToyModel::layers);
+    lazyllm::Preset preset = read_preset(program.path("schedules.json") + "#" + name, test::ToyModel::layers);
+    preset.min_tokens.reset();  // it is of the file alone
     const auto lazy = model->lazy(256, make_pruner(preset));
     std::vector<Outcome> outcomes;
     double dense_operations = 0;
@@ -223,6 +224,8 @@ TEST_CASE("calibrate: options are obeyed") {
   for (const nlohmann::json& preset : first["presets"]) {
     CHECK(preset["first_revived"] == 7);
     CHECK(revived_in_a_step(preset) == 4);
+    CHECK(preset["min_tokens"] == 256);  // longer than these prompts, which are pruned nevertheless
+    CHECK(preset["measured"]["ideal_ttft_speedup"] > 1.1);
   }
   REQUIRE(program.run("rows.json", {"--runs", "3", "--decode-rows", "1"}).status == 0);
   const nlohmann::json rows = program.read("rows.json");
@@ -239,7 +242,7 @@ TEST_CASE("calibrate: --help names every option and succeeds") {
        {"--model",         "--tokenizer",   "--data",           "--out",           "--prompts-limit",
         "--prompt-tokens", "--chat",        "--schedule",       "--score",         "--protect-first",
         "--protect-last",  "--max-revived", "--decode-revived", "--first-revived", "--continuations",
-        "--revive-from",   "--decode-rows", "--speedups",       "--tokens",        "--runs",
+        "--revive-from",   "--min-tokens",  "--decode-rows", "--speedups",       "--tokens",        "--runs",
         "--resume",        "--dtype",       "--threads",        "--weights"}) {
     CAPTURE(option);
     CHECK(result.out.find(option) != std::string::npos);
@@ -340,6 +343,7 @@ TEST_CASE("calibrate: a preset that is given is measured, and nothing is searche
   nlohmann::json measured = given["presets"].front();
   CHECK(measured["schedule"] == searched["schedule"]);
   CHECK(measured["score"] == searched["score"]);
+  CHECK(measured["min_tokens"] == 256);
   CHECK(measured["measured"]["held_out"] == searched["measured"]["held_out"]);
   CHECK(measured["measured"]["searched"] == searched["measured"]["searched"]);
 
@@ -348,6 +352,7 @@ TEST_CASE("calibrate: a preset that is given is measured, and nothing is searche
   CHECK(list["schedule"] == "1:0.5");
   CHECK(list["score"] == "max:2");
   CHECK(list["protect_last"] == 3);
+  CHECK_FALSE(list.contains("min_tokens"));
   const std::string log = test::read(program.path("list.json.log.jsonl"));
   CHECK(std::ranges::count(log, '\n') == 1 + 4);
   const auto refused = program.run("paper.json", {"--schedule", "paper"});

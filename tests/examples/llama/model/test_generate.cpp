@@ -367,7 +367,8 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
   };
   using Sizes = std::vector<std::size_t>;
   CHECK(sizes(prefill({"--schedule", "paper"})) == Sizes{40, 28, 20, 14});  // 70 % after layers 1, 2 and 3
-  CHECK(sizes(prefill({})) == Sizes{40, 36, 36, 36});                       // auto:1.5x protects 4 + 32
+  CHECK(sizes(prefill({})) == Sizes{40, 40, 40, 40});                       // auto:1.5x leaves short prompts alone
+  CHECK(sizes(prefill({"--min-tokens", "40"})) == Sizes{40, 36, 36, 36});   // and protects 4 + 32
   CHECK(sizes(prefill({"--schedule", "dense"})) == Sizes{40, 40, 40, 40});
   CHECK(sizes(prefill({"--schedule", "2:0.25"})) == Sizes{40, 40, 10, 10});
   CHECK(sizes(prefill({"--schedule", "static@2:0.25"})) == Sizes{40, 40, 10, 10});
@@ -391,6 +392,18 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
   for (std::size_t s = 1; s < pinned.size(); ++s) {
     CHECK(pinned[s].at("active")[2].size() == 10 + s);  // the ten of the prompt and all that were generated
     CHECK(revived[s].at("active")[2].size() == (40 + s + 3) / 4);
+  }
+}
+
+TEST_CASE("a prompt that is too short to be pruned is said to be") {
+  const test::GenerateProgram program;
+  const std::string said = "a prompt of 40 tokens is not pruned: --min-tokens is 256\n";
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--compare"}}) {
+    std::vector<std::string> arguments = {"--max-tokens", "2", "--schedule", "auto:2x"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    CHECK(program.run_ids(arguments).err.find(said) != std::string::npos);
+    arguments.insert(arguments.end(), {"--min-tokens", "40"});
+    CHECK(program.run_ids(arguments).err.find("is not pruned") == std::string::npos);
   }
 }
 
@@ -468,7 +481,7 @@ TEST_CASE("--help names every option and succeeds") {
   for (const char* option :
        {"--model",         "--tokenizer",     "--prompt",        "--prompt-file",  "--token-ids",   "--chat",
         "--schedule",      "--score",         "--protect-first", "--protect-last", "--max-revived", "--decode-revived",
-        "--first-revived", "--continuations", "--revive-from",   "--max-tokens",   "--context",     "--dtype",
+        "--first-revived", "--continuations", "--revive-from",   "--min-tokens",    "--max-tokens",   "--context",     "--dtype",
         "--weights",       "--threads",       "--temperature",   "--top-p",        "--seed",        "--compare",
         "--repeats",       "--json",          "--trace",         "--logits",       "--report"}) {
     CHECK(result.out.find(option) != std::string::npos);

@@ -153,7 +153,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
         .selection({.layers_run = 9,
                     .layers = 30,
                     .active_tokens = 100,
-                    .tokens = 200,
+                    .tokens = 300,
                     .new_tokens = 1,
                     .decoded_tokens = decoded_tokens});
   };
@@ -168,6 +168,9 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "auto:1.5x", "--revive-from", "9"}, 1).max_revived == 4);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--revive-from", "10"}).kind ==
         lazyllm::Selection::Kind::not_pruned_before);
+  CHECK(decode({"--schedule", "auto:2x", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::all);
+  CHECK(decode({"--schedule", "9:0.5", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::all);
+  CHECK(resolved(parse({}), 30).min_tokens == 256);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
   CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
                        "lazyllm: recommended: speedup 5 is out of range 1 to 4", lazyllm::invalid_argument);
@@ -238,6 +241,7 @@ TEST_CASE("the schedule files that come with the models are whole") {
       const lazyllm::Preset preset = read_preset(fmt::format("{}#{}", file, name), shipped.layers);
       CHECK_FALSE(preset.schedule.points().empty());
       CHECK(preset.score.last_queries > 1);  // none ranks as the paper does
+      if (shipped.names == speedups) CHECK(preset.min_tokens == lazyllm::recommended_min_tokens);
     }
     CHECK_NOTHROW(read_preset(file, shipped.layers));  // the default
   }
