@@ -59,7 +59,8 @@ def recommended(layers, speedup, widths=None):
 
 def options(cuts, speedup):
     """The members beside the schedule `cuts`, as a schedule file has them."""
-    revived = {"decode_revived": 1, "first_revived": 32} if speedup >= 2 else {"decode_revived": 4}
-    last = {"revive_from": max(cuts)} if cuts and speedup < 2 else {}
-    return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, **revived, "continuations": 4,
+    revived = ({"decode_revived": 3, "first_revived": 32, "continuations": 2} if speedup >= 2 else
+               {"decode_revived": 4, "continuations": 4})
+    last = {"revive_from": max(cuts)} if cuts else {}
+    return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, **revived,
             **last, "min_tokens": 256}

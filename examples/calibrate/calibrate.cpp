@@ -199,6 +199,13 @@ class Calibration {
       presets.push_back({name, std::move(found), summarize(outcomes), ttft});
     }
     progress.clear();
+    const Index least = min_tokens_.value_or(0);
+    const Index shorter = std::ranges::count_if(
+        references_, [least](const Reference& reference) { return std::ssize(reference.prompt) < least; });
+    if (shorter > 0) {
+      say("{} of {} are shorter than --min-tokens {}: presets of the file do not prune such ones", shorter,
+          counted(std::ssize(references_), "prompt"), least);
+    }
     out_.commit(json_text(schedule_file(name_, model_->config().layers, presets), 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }

@@ -149,6 +149,10 @@ void work(const Options& options) {
   }
 
   double lazy_operations = 0;
+  if (lazy) {
+    llama::say_if_not_pruned(llama::resolved(options.pruning, model->shape().layers, llama::widths_of(model->shape())),
+                             std::ssize(prompt));
+  }
   llama::say("{} tokens of prompt, {} of answer, {} threads, median of {}", prompt.size(), options.max_tokens,
              options.threads, options.repeats);
   for (Index i = 0; i < options.repeats; ++i) {

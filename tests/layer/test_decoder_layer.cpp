@@ -94,6 +94,29 @@ TEST_CASE("layer: without pruning the first decode step after a pruned prefill r
   CHECK(counts(engine.step.stats(), &LayerStats::computed) == Counts{1, 1, 1, 1});
 }
 
+TEST_CASE("layer: a sequence that is too short to be pruned asks for no scores, and revives nothing") {
+  Engine engine(4);
+  const Engine::Pruner pruner = make_pruner(
+      Preset{.schedule = Schedule{{1, 0.5}, {2, 0.5}}, .decode_revived = 3, .first_revived = 9, .min_tokens = 10});
+  Engine::Sequence sequence = engine.sequence();
+  engine.run({{&sequence, &pruner, 8}});
+  for (Index token = 8; token < 12; ++token) engine.run({{&sequence, &pruner, 1}});  // past the length, too
+  CHECK(engine.script->scored_layer == -1);
+  CHECK(sequence.aux().parked_rows() == 0);
+
+  Engine::Sequence longer = engine.sequence();
+  engine.run({{&longer, &pruner, 20}});
+  CHECK(engine.script->scored_layer == 1);
+  longer.truncate(8);
+  CHECK(longer.aux().parked_rows() == 4);
+  engine.run({{&longer, &pruner, 1}});
+  CHECK(counts(engine.step.stats(), &LayerStats::computed) == Counts{1, 1, 1, 1});
+  CHECK(longer.aux().parked_rows() == 4);
+  engine.run({{&longer, &pruner, 1}});  // long enough again: revives 3
+  CHECK(longer.aux().parked_rows() == 1);
+  CHECK(engine.script->rows_right);
+}
+
 TEST_CASE("layer: the policy is asked after each layer but the last, with the facts of the sequence") {
   Engine engine(4);
   Engine::Sequence sequence = engine.sequence();

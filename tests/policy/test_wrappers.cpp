@@ -129,9 +129,12 @@ TEST_CASE("new tokens that are all returned, as drafted ones are, make a decode 
 
 TEST_CASE("MinTokens prunes from its length on") {
   const MinTokens policy{half, 10};
-  CHECK(policy(at(9)).kind == Kind::all);
+  CHECK(policy(at(9, 9)).kind == Kind::all);
   CHECK(policy(at(10)).kind == Kind::top_k);
   CHECK(policy(at(11)).k == 6);
+  // In decode steps what was parked when the sequence was longer stays parked.
+  CHECK(policy(at(9, 1)).kind == Kind::not_pruned_before);
+  CHECK(MinTokens{KeepAll(), 10}(at(9, 1)).kind == Kind::all);
 }
 
 TEST_CASE("PrefillOnly prunes in prompts") {
@@ -144,7 +147,7 @@ TEST_CASE("PrefillOnly prunes in prompts") {
 TEST_CASE("wrappers compose in any order") {
   const ProtectFirst policy{ProtectLast{MinTokens{half, 10}, 4}, 2};
   static_assert(SelectionPolicy<decltype(policy)>);
-  CHECK(policy(at(9)).kind == Kind::all);
+  CHECK(policy(at(9, 9)).kind == Kind::all);
   const Selection selection = policy(at(20));
   CHECK(selection.kind == Kind::top_k);
   CHECK(selection.k == 10);
@@ -160,7 +163,7 @@ TEST_CASE("wrappers compose in any order") {
   const MinTokens inside_out{ProtectFirst{ProtectLast{half, 4}, 2}, 10};
   CHECK(inside_out(at(20)).protect_last == 4);
   CHECK(inside_out(at(20)).protect_first == 2);
-  CHECK(inside_out(at(9)).kind == Kind::all);
+  CHECK(inside_out(at(9, 9)).kind == Kind::all);
 }
 
 TEST_CASE("wrappers hold a policy that is chosen at run time, or a lambda") {

@@ -159,8 +159,7 @@ TEST_CASE("preset: the pruner does what it says") {
 }
 
 TEST_CASE("preset: short sequences can be left alone") {
-  const auto pruner =
-      make_pruner({.schedule = {{3, 0.5}}, .protect_last = 7, .decode_revived = 2, .min_tokens = 256});
+  const auto pruner = make_pruner({.schedule = {{3, 0.5}}, .protect_last = 7, .decode_revived = 2, .min_tokens = 256});
   const auto select = [&](Index tokens, Index new_tokens, Index steps) {
     return pruner.selection({.layers_run = 3,
                              .layers = 10,
@@ -170,7 +169,7 @@ TEST_CASE("preset: short sequences can be left alone") {
                              .steps = steps});
   };
   CHECK(select(255, 255, 0).kind == Selection::Kind::all);
-  CHECK(select(255, 1, 1).kind == Selection::Kind::all);
+  CHECK(select(255, 1, 1).kind == Selection::Kind::not_pruned_before);
   CHECK(select(256, 256, 0).k == 128);
   CHECK(select(256, 256, 0).protect_last == 7);
   CHECK(select(256, 1, 1).max_revived == 2);

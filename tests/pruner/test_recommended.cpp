@@ -84,12 +84,13 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.score.over_heads == Reduce::max);
   CHECK(preset.protect_first == 4);
   CHECK(preset.protect_last == 32);
-  CHECK(preset.decode_revived == 1);
+  CHECK(preset.decode_revived == 3);
   CHECK(preset.first_revived == 32);
-  CHECK(preset.continuations == 4);
-  CHECK_FALSE(preset.revive_from);
+  CHECK(preset.continuations == 2);
+  CHECK(preset.revive_from == 18);
   CHECK(recommended(30, 1.5).revive_from == 18);
   CHECK(recommended(30, 1.5).decode_revived == 4);
+  CHECK(recommended(30, 1.5).continuations == 4);
   CHECK_FALSE(recommended(30, 1.5).first_revived);
   CHECK(recommended(30, 1).schedule.points().empty());
   CHECK_FALSE(recommended(30, 1).revive_from);

@@ -90,7 +90,7 @@ CASES = [
     ("computed_deepest", "gqa4_8_layers", "2:0.7,4:0.8,6:0.5", "last+layers", 0, 0, [([56], 14)], {"decode_revived": 1, "revive_from": 6}),
     ("continuations_1", "gqa2_6_layers", "1:0.5,2:0.5,4:0.5", "last", 0, 0, COPYING, {"decode_revived": 0, "continuations": 1}),
     ("continuations_40", "llama3_4_layers", "1:0.3,3:0.3", "last", 0, 0, [([80] + [1] * 4, 8)], {"decode_revived": 0, "continuations": 40}),
-    # As the presets of examples/models/presets, with fewer tokens.
+    # As the presets of examples/models/presets, with fewer tokens and without min_tokens.
     ("preset_1.5x", "gqa4_8_layers", "2:0.8,3:0.8,4:0.9,5:0.8", "mean:32+heads:max+pool:15", 4, 32, COPYING,
      {"decode_revived": 2, "first_revived": 3, "continuations": 2, "revive_from": 5}),
     ("preset_2.34x", "gqa2_6_layers", "1:0.7,2:0.7,3:0.8,4:0.7", "mean:128+heads:max+pool:15", 4, 8, [([56], 8), ([16], 6)],

@@ -23,7 +23,6 @@
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
-#include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
@@ -200,9 +199,7 @@ void generate(const Options& options) {
   });
   if (first_error) std::rethrow_exception(first_error);
   // After the files: whoever reads this may be gone.
-  if (const Index least = report.value("min_tokens", Index{0}); run.prompt_tokens < least) {
-    say("a prompt of {} is not pruned: --min-tokens is {}", counted(run.prompt_tokens, "token"), least);
-  }
+  say_if_not_pruned(resolved(options.pruning, config.layers, widths_of(config)), run.prompt_tokens);
   if (options.compare) {
     print_text(comparison);
   } else {

@@ -2,12 +2,15 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 
 #include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/checkpoint/mapped_file.hpp"
 #include "examples/llama/program/command_line.hpp"
+#include "examples/llama/program/console.hpp"
+#include "examples/llama/program/counted.hpp"
 
 namespace llama {
 namespace {
@@ -80,7 +83,7 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
              {.least = 0})
       ->default_str("0");
   add_number(app, "--min-tokens", options.min_tokens, "prune nothing while a sequence has fewer than N tokens",
-             {.least = 0})
+             {.least = 0, .most = std::numeric_limits<lazyllm::Position>::max()})
       ->default_str("0");
 }
 
@@ -135,6 +138,12 @@ lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& optio
   const PruningOptions all = resolved(options, layers, widths);
   lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);  // any that has a text form
   return lazyllm::make_pruner(std::move(policy), members_of(all));
+}
+
+void say_if_not_pruned(const PruningOptions& resolved_options, Index prompt_tokens) {
+  const Index least = resolved_options.min_tokens.value_or(0);
+  if (resolved_options.schedule == "dense" || prompt_tokens >= least) return;
+  say("a prompt of {} is not pruned: --min-tokens is {}", counted(prompt_tokens, "token"), least);
 }
 
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {

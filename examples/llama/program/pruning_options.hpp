@@ -56,6 +56,9 @@ nlohmann::ordered_json to_json(const PruningOptions& options);
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
                                                      const lazyllm::LayerWidths& widths = {});
 
+/// Says on standard error that a prompt is too short for `--min-tokens` to be pruned, where the schedule would.
+void say_if_not_pruned(const PruningOptions& resolved_options, Index prompt_tokens);
+
 /// The widths of a model's layers. `Config` is a `ModelConfig`, or has the same members.
 template <class Config>
 lazyllm::LayerWidths widths_of(const Config& config) {

@@ -119,6 +119,9 @@ struct StepMember {
     for (event = layers_run + 1; event < layers; ++event) {
       waits = !last_slice && must_wait();
       if (last_slice) selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
+      // As in decode steps of a sequence that has never been pruned: there is nothing to rank.
+      const bool keeps_all = selection.kind == Selection::Kind::top_k && selection.k >= active;
+      if (keeps_all && running.parked_at(event) == 0) selection = {};
       if (selection.kind != Selection::Kind::all) check_chunks();
       if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
     }

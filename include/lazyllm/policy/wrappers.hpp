@@ -100,14 +100,19 @@ struct KeepComputed {
   }
 };
 
-/// Prunes nothing while a sequence has fewer than `tokens` tokens.
+/// Prunes nothing while a sequence has fewer than `tokens` tokens. What a longer one has parked before `truncate` made
+/// it short stays parked in decode steps.
 template <SelectionPolicy Policy>
 struct MinTokens {
   Policy policy;     ///< whose answer is edited
   Index tokens = 0;  ///< at least 0
 
   /// The edited answer.
-  Selection operator()(const PrunePoint& point) const { return point.tokens < tokens ? Selection{} : policy(point); }
+  Selection operator()(const PrunePoint& point) const {
+    const Selection selection = policy(point);
+    if (point.tokens >= tokens || selection.kind == Selection::Kind::all) return selection;
+    return {.kind = point.decodes() ? Selection::Kind::not_pruned_before : Selection::Kind::all};
+  }
 };
 
 /// Prunes in prompts only. The first decode step revives everything, so that the first token comes

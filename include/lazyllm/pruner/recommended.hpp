@@ -27,8 +27,9 @@ struct LayerWidths {
   Index intermediate_size = 8192;  ///< of a gated feed-forward
 };
 
-/// What presets have as `min_tokens`. After shorter prompts the first decode step, which revives most of what was
-/// parked, takes the time that the prompt's step has saved (docs/benchmarks.md, "Between the tokens of an answer").
+/// What presets have as `min_tokens`. After prompts of 64 and 128 tokens the first decode step, which revives most of
+/// what was parked, took the time that the prompt's step had saved (docs/benchmarks.md, "Between the tokens of an
+/// answer"). Where only the first token counts, 0 is better.
 inline constexpr Index recommended_min_tokens = 256;
 
 /// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
@@ -90,13 +91,13 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
-          // Free beside the reading of the weights: after four cuts 5 rows run, and those of the continuations.
-          .decode_revived = mild ? 4 : 1,
+          // From 2x on 6 rows at most, the new token's among them: they hardly take longer than one.
+          // Mild cuts leave few tokens out, so that 9 rows are rare.
+          .decode_revived = mild ? 4 : 3,
           // The step that misses most, once an answer.
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),
-          .continuations = 4,
-          // Mild cuts leave few tokens out: only the last cut, whose rows cost least, revives.
-          .revive_from = mild ? last_cut : std::nullopt,
+          .continuations = mild ? 4 : 2,
+          .revive_from = last_cut,  // where a row costs least
           .min_tokens = recommended_min_tokens};
 }
 

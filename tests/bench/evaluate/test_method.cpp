@@ -39,10 +39,12 @@ TEST_CASE("what is left open is filled in, and only what matters is described") 
   revived.pruning.decode_revived = 7;
   revived.pruning.first_revived = 9;
   revived.pruning.revive_from = 3;
+  revived.pruning.min_tokens = 6;
   CHECK(described(revived).at("max_revived") == 5);
   CHECK(described(revived).at("decode_revived") == 7);
   CHECK(described(revived).at("first_revived") == 9);
   CHECK(described(revived).at("revive_from") == 3);
+  CHECK(described(revived).at("min_tokens") == 6);
   CHECK(described(options("static", "3:0.5")).at("schedule") == "static@3:0.5");
   CHECK(described(options("static", "static@3:0.5")).at("schedule") == "static@3:0.5");
   MethodOptions drop = options("random-drop", "paper");

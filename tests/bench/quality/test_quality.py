@@ -468,7 +468,7 @@ class Runs(unittest.TestCase):
                 for call in program.calls if "--decode-revived" in call}
         widths = recommended.Widths(128, 4, 2, 32, 256)
         expected = {(schedules.text_of(tuple(recommended.recommended(12, speedup, widths).items())),
-                     "mean:32+heads:max+pool:15", *(("1", True, "") if speedup > 2 else ("4", False, "7")))
+                     "mean:32+heads:max+pool:15", *(("3", True, "7") if speedup > 2 else ("4", False, "7")))
                     for speedup in (1.5, 2.34, 3)}
         self.assertEqual(used, expected)
         for name in ("auto:1.5x", "auto:2.34x", "auto:3x"):

@@ -127,6 +127,7 @@ nlohmann::ordered_json run(const Options& options) {
   const Index prompt_length = options.prompts.front();
   const Index generate = std::min(options.generate, prompt_length);
   const ModelConfig config = shape_named(options.shape);
+  say_if_not_pruned(resolved(options.pruning, config.layers, widths_of(config)), prompt_length);
   const WeightFormat format = options.int8 ? WeightFormat::int8 : WeightFormat::as_type;
   const Model<T> model(config, random_weights<T>(config), CpuExecution(options.threads, format));
   std::vector<TokenId> prompt(static_cast<std::size_t>(prompt_length));
@@ -212,7 +213,9 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
   for (const Index prompt : options.prompts) {
     for (const Index batch : options.batches) {
       for (const PruningOptions& pruning : options.prunings()) {
-        const std::optional<Index> revived = resolved(pruning, config.layers, widths_of(config)).decode_revived;
+        const PruningOptions whole = resolved(pruning, config.layers, widths_of(config));
+        say_if_not_pruned(whole, prompt);
+        const std::optional<Index> revived = whole.decode_revived;
         cases.push_back({{prompt, batch, std::min(options.generate, prompt), options.repeats},
                          make_pruner(pruning, config.layers, widths_of(config))});
         entries.push_back({{"device", options.device},

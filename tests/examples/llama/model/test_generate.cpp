@@ -405,6 +405,7 @@ TEST_CASE("a prompt that is too short to be pruned is said to be") {
     arguments.insert(arguments.end(), {"--min-tokens", "40"});
     CHECK(program.run_ids(arguments).err.find("is not pruned") == std::string::npos);
   }
+  CHECK(program.run_ids({"--schedule", "auto:1x", "--max-tokens", "1"}).err.find("is not pruned") == std::string::npos);
 }
 
 TEST_CASE("--schedule @FILE prunes as the file's preset says, and options win over it") {
@@ -481,9 +482,9 @@ TEST_CASE("--help names every option and succeeds") {
   for (const char* option :
        {"--model",         "--tokenizer",     "--prompt",        "--prompt-file",  "--token-ids",   "--chat",
         "--schedule",      "--score",         "--protect-first", "--protect-last", "--max-revived", "--decode-revived",
-        "--first-revived", "--continuations", "--revive-from",   "--min-tokens",    "--max-tokens",   "--context",     "--dtype",
-        "--weights",       "--threads",       "--temperature",   "--top-p",        "--seed",        "--compare",
-        "--repeats",       "--json",          "--trace",         "--logits",       "--report"}) {
+        "--first-revived", "--continuations", "--revive-from",   "--min-tokens",   "--max-tokens",  "--context",
+        "--dtype",         "--weights",       "--threads",       "--temperature",  "--top-p",       "--seed",
+        "--compare",       "--repeats",       "--json",          "--trace",        "--logits",      "--report"}) {
     CHECK(result.out.find(option) != std::string::npos);
   }
 }

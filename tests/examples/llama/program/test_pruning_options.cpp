@@ -145,7 +145,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(said({}) == described(1.5));
   CHECK(said({"--schedule", "auto:2.3x"}) == described(2.3));
   CHECK(said({"--schedule", "auto:2.3x", "--score", "last", "--protect-first", "1"}) ==
-        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 1");
+        lazyllm::to_text(lazyllm::recommended(30, 2.3).schedule) + " last 1 32 3");
   CHECK(said({}).ends_with(" 4"));
   CHECK(said({"--schedule", "paper"}) == "paper last 0 1 -1");
   const auto decode = [](const std::vector<std::string>& arguments, Index decoded_tokens = 0) {
@@ -162,14 +162,14 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3"}).max_revived == 3);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--first-revived", "5"}).max_revived == 5);
   CHECK(decode({"--schedule", "auto:2x"}).max_revived == 32);
-  CHECK(decode({"--schedule", "auto:2x"}, 1).max_revived == 1);
+  CHECK(decode({"--schedule", "auto:2x"}, 1).kind == lazyllm::Selection::Kind::not_pruned_before);
   CHECK(decode({"--schedule", "auto:2x", "--decode-revived", "3"}).max_revived == 3);
   CHECK(decode({"--schedule", "auto:1.5x"}, 1).kind == lazyllm::Selection::Kind::not_pruned_before);
   CHECK(decode({"--schedule", "auto:1.5x", "--revive-from", "9"}, 1).max_revived == 4);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--revive-from", "10"}).kind ==
         lazyllm::Selection::Kind::not_pruned_before);
-  CHECK(decode({"--schedule", "auto:2x", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::all);
-  CHECK(decode({"--schedule", "9:0.5", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::all);
+  CHECK(decode({"--schedule", "auto:2x", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::not_pruned_before);
+  CHECK(decode({"--schedule", "9:0.5", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::not_pruned_before);
   CHECK(resolved(parse({}), 30).min_tokens == 256);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
   CHECK_THROWS_WITH_AS(make_pruner(parse({"--schedule", "auto:5x"}), 30),
