@@ -217,7 +217,7 @@ nlohmann::ordered_json run_on_device(const Options& options, const Save& save) {
         say_if_not_pruned(whole, prompt);
         const std::optional<Index> revived = whole.decode_revived;
         cases.push_back({{prompt, batch, std::min(options.generate, prompt), options.repeats},
-                         make_pruner(pruning, config.layers, widths_of(config))});
+                         make_pruner(whole, config.layers, widths_of(config))});
         entries.push_back({{"device", options.device},
                            {"gpu", ""},
                            {"shape", options.shape},
