@@ -104,10 +104,13 @@ Member read_member(const std::string& name, const Json& value, Index lowest) {
 
 }  // namespace detail
 
-/// Reads `{"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8,
-/// "max_revived": 16, "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9,
-/// "min_tokens": 256}`: the schedule as `parse_schedule` has it, the score as `parse_score`. Only the schedule must be
-/// there. The member `measured` is ignored: it says what the preset achieved.
+/// Reads an object such as this one:
+/// ```json
+/// {"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8, "max_revived": 16,
+///  "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9, "min_tokens": 256}
+/// ```
+/// The schedule is as `parse_schedule` has it, the score as `parse_score`. Only the schedule must be there. The member
+/// `measured` is ignored: it says what the preset achieved.
 ///
 /// `Json` is `nlohmann::json`, whose `get<Preset>()` finds this function, or a type with the same `is_object`, `items`,
 /// `is_string`, `is_number_integer`, `get` and `dump`. Throws `invalid_argument` for an unknown member and for a value
