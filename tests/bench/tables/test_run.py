@@ -31,7 +31,7 @@ INT8 = {"model": "/models/tiny", "dtype": "bf16", "threads": 2, "prompts": 16, "
 TIMES = {"second": 60.0, "third_to_9th": 10.0, "later": None, "p50": 10.0, "p99": 60.0}
 GENERATION = {"model": "/models/tiny", "dtype": "bf16", "isa": "avx512_bf16", "schedule": "2:0.5", "preset": "@examples/models/presets/tiny.json#3x",
               "repeats": 3, "prompt_tokens": 64, "ttft_speedup": 2.0, "ideal_ttft_speedup": 2.0, "behind_dense_from": None} | {
-                  kind: {"decode_ms_per_token": 12.0, "decode_ms": TIMES, "ttft_ms": 100.0, "tokens": [1, 2]}
+                  kind: {"decode_ms_per_token": 12.0, "decode_ms": TIMES, "ttft_ms": 100.0, "tokens": [1, 2], "step_ms": [100.0, 60.0]}
                   for kind in ("dense", "lazy")}
 
 
@@ -266,6 +266,19 @@ class TtftTables(unittest.TestCase):
             self.assertEqual(text.count(f"| {shape} |"), 1)
         self.assertNotIn("after the first token", text)
 
+    def test_missed_bars_of_generation_are_counted_and_named(self):
+        dense, met = GENERATION["dense"], GENERATION | {"weights": "int8"}
+        slow = met | {"lazy": dense | {"decode_ms": TIMES | {"p99": 72.0}, "step_ms": [90.0, 72.0]}, "behind_dense_from": 2}
+        paper = {name: slow[name] for name in slow if name != "preset"} | {"schedule": "paper"}
+        name = "tiny `@presets/tiny.json#3x` (int8, avx512-bf16, 64 tokens)"
+        for runs, words in (((met, slow, paper), ("1 of these 2 rows of presets and `auto` meet both bars.", "1.00 to 1.20 times dense's.",
+                                                  f"Above 1.15: {name} 1.200x.", f"Behind dense: {name} from token 2 on, 1.2 % at the end.")),
+                            ((met,), ("1 of these 1 rows", "Above 1.15: none.", "Behind dense: none.")), ((paper,), ("",))):
+            text = make_tables.bars_met(runs)
+            for part in words:
+                self.assertIn(part, text)
+        self.assertEqual(text, "")
+
     def test_an_overhead_is_judged_with_its_noise(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "one.json"
@@ -295,7 +308,7 @@ class GenerationTables(unittest.TestCase):
         def verdict(behind=None, p99=1.0, second=30.0):
             lazy = GENERATION["lazy"] | {"decode_ms": TIMES | {"p99": p99 * TIMES["p99"], "second": second}}
             text = self.tables(make_tables.generation_tables, GENERATION | {"lazy": lazy, "behind_dense_from": behind})
-            return text.splitlines()[-1].split(" | ", 6)[-1]
+            return text.splitlines()[-3].split(" | ", 6)[-1]
 
         self.assertEqual(verdict(), "2.00 of 2.00 | 0.5x | 1.00x | never within 2 tokens | yes |")
         self.assertEqual(verdict(p99=1.15), "2.00 of 2.00 | 0.5x | 1.15x | never within 2 tokens | yes |")
