@@ -282,25 +282,41 @@ P99_BAR = 1.15
 STEP_TIMES = "The time of each step is the median of its times in {} runs. "
 
 
+def p99_against_dense(run):
+    return run["lazy"]["decode_ms"]["p99"] / run["dense"]["decode_ms"]["p99"]
+
+
+def meets_bars(run):
+    return p99_against_dense(run) <= P99_BAR and run["behind_dense_from"] is None
+
+
+def case_of(run):
+    """The cells that say which run of generation it is."""
+    return [pathlib.Path(run["model"]).name, schedule_of(run), revived(run), run.get("weights", run["dtype"]),
+            run["isa"].replace("_", "-")]
+
+
 def bars_met(runs):
     """What of the presets and `auto` meets the bars of generation, and which cases do not: one paragraph."""
     shipped = [run for run in runs if schedule_of(run) != "`paper`"]
     if not shipped:
         return ""
-    slowest = [run["lazy"]["decode_ms"]["p99"] / run["dense"]["decode_ms"]["p99"] for run in shipped]
-    late, behind = [], []
-    for run, ratio in zip(shipped, slowest, strict=True):
-        where = (f"{pathlib.Path(run['model']).name} {schedule_of(run)} ({run.get('weights', run['dtype'])}, "
-                 f"{run['isa'].replace('_', '-')}, {run['prompt_tokens']} tokens)")
-        if ratio > P99_BAR:
-            late.append(f"{where} {ratio:.3f}x")
-        if run["behind_dense_from"] is not None:
-            ends = [sum(run[kind]["step_ms"]) for kind in ("lazy", "dense")]
-            behind.append(f"{where} from token {run['behind_dense_from']} on, {100 * (ends[0] / ends[1] - 1):.1f} % at the end")
-    met = sum(ratio <= P99_BAR and run["behind_dense_from"] is None for run, ratio in zip(shipped, slowest, strict=True))
-    return (f"{met} of these {len(shipped)} rows of presets and `auto` meet both bars. p99 is {min(slowest):.2f} to "
-            f"{max(slowest):.2f} times dense's. Above {P99_BAR}: {'; '.join(late) or 'none'}. Behind dense: "
-            f"{'; '.join(behind) or 'none'}.")
+
+    def where(run):
+        model, schedule, _, weights, isa = case_of(run)
+        return f"{model} {schedule} ({weights}, {isa}, {run['prompt_tokens']} tokens)"
+
+    def end(run):
+        lazy, dense = (sum(run[kind]["step_ms"]) for kind in ("lazy", "dense"))
+        return f"{100 * (lazy / dense - 1):.1f} % at the end"
+
+    ratios = [p99_against_dense(run) for run in shipped]
+    late = [f"{where(run)} {ratio:.3f}x" for run, ratio in zip(shipped, ratios, strict=True) if ratio > P99_BAR]
+    behind = [f"{where(run)} from token {run['behind_dense_from']} on, {end(run)}" for run in shipped
+              if run["behind_dense_from"] is not None]
+    return (f"{sum(map(meets_bars, shipped))} of these {len(shipped)} rows of presets and `auto` meet both bars. p99 is "
+            f"{min(ratios):.2f} to {max(ratios):.2f} times dense's. Above {P99_BAR}: {'; '.join(late) or 'none'}. Behind "
+            f"dense: {'; '.join(behind) or 'none'}.")
 
 
 def generation_tables(paths):
@@ -308,22 +324,20 @@ def generation_tables(paths):
     runs = [json.loads(path.read_text()) for path in paths]
     rows, bars = [], []
     for run in runs:
-        name = [pathlib.Path(run["model"]).name, schedule_of(run), revived(run), run.get("weights", run["dtype"]),
-                run["isa"].replace("_", "-")]
+        name = case_of(run)
         for kind in ("dense", "lazy"):
             times = run[kind]["decode_ms"]
             rows.append([*(name if kind == "lazy" else [name[0], "dense", "", *name[3:]]), str(run["prompt_tokens"]),
                          f"{run[kind]['ttft_ms']:.0f}",
                          *("–" if times[time] is None else f"{times[time]:.1f}"
                            for time in ("second", "third_to_9th", "later", "p50", "p99"))])
-        slowest = run["lazy"]["decode_ms"]["p99"] / run["dense"]["decode_ms"]["p99"]
         tokens = min(len(run["dense"]["tokens"]), len(run["lazy"]["tokens"]))
         behind = run["behind_dense_from"]
         second = [run[kind]["decode_ms"]["second"] for kind in ("lazy", "dense")]
         bars.append([*name, str(run["prompt_tokens"]), f"{run['ttft_speedup']:.2f} of {run['ideal_ttft_speedup']:.2f}",
-                     "–" if None in second else f"{second[0] / second[1]:.1f}x", f"{slowest:.2f}x",
+                     "–" if None in second else f"{second[0] / second[1]:.1f}x", f"{p99_against_dense(run):.2f}x",
                      f"never within {tokens} tokens" if behind is None else f"from token {behind} on",
-                     "yes" if slowest <= P99_BAR and behind is None else "no"])
+                     "yes" if meets_bars(run) else "no"])
     names = ["model", "schedule", "revived in a decode step", "weights", "ISA"]
     times = ["prompt tokens", "first token ms", "2nd token ms", "3rd to 9th", "later", "p50", "p99"]
     repeats = " or ".join(sorted({str(run["repeats"]) for run in runs}))
