@@ -90,6 +90,9 @@ CASES = [
     ("computed_deepest", "gqa4_8_layers", "2:0.7,4:0.8,6:0.5", "last+layers", 0, 0, [([56], 14)], {"decode_revived": 1, "revive_from": 6}),
     ("continuations_1", "gqa2_6_layers", "1:0.5,2:0.5,4:0.5", "last", 0, 0, COPYING, {"decode_revived": 0, "continuations": 1}),
     ("continuations_40", "llama3_4_layers", "1:0.3,3:0.3", "last", 0, 0, [([80] + [1] * 4, 8)], {"decode_revived": 0, "continuations": 40}),
+    # A prompt that ends before min_tokens, whose answer reaches it; and a chat whose second turn does.
+    ("min_tokens", "gqa2_6_layers", "2:0.5,4:0.5", "last", 0, 0, [([36], 24)], {"min_tokens": 44}),
+    ("min_tokens_second_turn", "mha_4_layers", "1:0.6,2:0.5", "mean:4", 2, 2, [([24], 8), ([10, 20], 16)], {"min_tokens": 40}),
     # As the presets of examples/models/presets, with fewer tokens and without min_tokens.
     ("preset_1.5x", "gqa4_8_layers", "2:0.8,3:0.8,4:0.9,5:0.8", "mean:32+heads:max+pool:15", 4, 32, COPYING,
      {"decode_revived": 2, "first_revived": 3, "continuations": 2, "revive_from": 5}),
@@ -101,7 +104,8 @@ CASES = [
 # Where continuations count, of how many different tokens the text is.
 TOKENS_OF_TEXT = {"continuations_1": 2, "continuations_40": 2, "preset_1.5x": 8, "preset_3x": 8}
 # Decode steps that must revive something. Some cases have nothing to revive, and mild schedules run out of parked tokens.
-REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0, "continuations_40": 2}
+REVIVING_STEPS = {"dense": 0, "keep_everything": 0, "only_the_last_token": 0, "one_token_prompt": 0, "continuations_40": 2,
+                  "min_tokens": 0}
 REVIVING_STEPS |= {f"reviving_{i}": 20 for i in (1, 2, 3, 4)}
 REVIVING_STEPS_OF_OTHERS = 5
 

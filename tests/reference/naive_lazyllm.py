@@ -165,7 +165,7 @@ class LazyLLM:
     A step with one token is a decode step; any other is a prompt."""
 
     def __init__(self, model, schedule="dense", score="last", protect_first=0, protect_last=0, max_revived=math.inf,
-                 decode_revived=None, first_revived=None, continuations=0, revive_from=0):
+                 decode_revived=None, first_revived=None, continuations=0, revive_from=0, min_tokens=0):
         self.model = model
         self.top_p, self.points = parse_schedule(schedule, model.layers)
         self.scoring = Scoring.parse(score)
@@ -173,6 +173,7 @@ class LazyLLM:
         self.max_revived = max_revived
         self.decode_revived, self.first_revived = decode_revived, first_revived
         self.continuations, self.revive_from = continuations, revive_from
+        self.min_tokens = min_tokens
         self.text = []  # all tokens so far
         self.decode_steps = 0  # since the last prompt, the running one too
         self.length = 0
@@ -216,7 +217,7 @@ class LazyLLM:
 
             if layer + 1 < model.layers:
                 scores_of_layers.append(self.scores_of_layer(active, new, probabilities))
-            if layer + 1 in self.points:
+            if layer + 1 in self.points and self.length >= self.min_tokens:
                 scores = self.scores(active, scores_of_layers)
                 if self.decode_steps > 0 and self.decode_revived is not None:
                     kept = self.keep_computed(layer + 1, active, scores, continuations, record)

@@ -33,7 +33,7 @@ struct LayerWidths {
 inline constexpr Index recommended_min_tokens = 256;
 
 /// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
-/// one model and checked on another (docs/design.md). `speedup` is that of the prefill of 2048 tokens by operation
+/// one model and checked on another (docs/quality.md). `speedup` is that of the prefill of 2048 tokens by operation
 /// count. Longer prompts get more of it, as attention is more of their work; the tokens that are always kept make it
 /// less for prompts of a few hundred. Sequences of fewer than `recommended_min_tokens` are not pruned, nor are models
 /// of one layer. Throws `invalid_argument` for fewer layers, for a width below 1, and for a speedup outside 1 to 4.
@@ -92,7 +92,7 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .protect_first = 4,
           .protect_last = 32,
           // From 2x on 6 rows at most, the new token's among them: they hardly take longer than one.
-          // At 1.5x fewer than 4 and 4 lost on one of two models (docs/design.md).
+          // At 1.5x fewer than 4 and 4 lost on one of two models (docs/quality.md).
           .decode_revived = mild ? 4 : 3,
           // The step that misses most, once an answer.
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),

@@ -187,6 +187,15 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
   CHECK(anew.err.find("wrong.json.log.jsonl: holds earlier work: go on with it by --resume") != std::string::npos);
   CHECK(test::read(program.path("wrong.json.log.jsonl")) == before);
 
+  // What no outcome depends on may change: nothing is measured again, and only the presets say it.
+  const nlohmann::json whole = untimed(program.read("whole.json"));
+  REQUIRE(program.run("whole.json", {"--resume", "--min-tokens", "70"}).status == 0);
+  CHECK(test::read(program.path("whole.json.log.jsonl")) == log);
+  nlohmann::json longer = whole;
+  for (auto& preset : longer["presets"]) preset["min_tokens"] = 70;
+  CHECK(longer != whole);
+  CHECK(untimed(program.read("whole.json")) == longer);
+
   const auto other = program.run("whole.json", {"--resume", "--prompts-limit", "3"});
   CHECK(other.status == 1);
   CHECK(other.err.find("other settings: ") != std::string::npos);

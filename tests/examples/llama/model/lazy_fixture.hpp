@@ -38,7 +38,8 @@ struct LazyFixture {
                                  .decode_revived = number("decode_revived"),
                                  .first_revived = number("first_revived"),
                                  .continuations = number("continuations"),
-                                 .revive_from = number("revive_from")});
+                                 .revive_from = number("revive_from"),
+                                 .min_tokens = number("min_tokens")});
   }
 
   /// A member that not all cases have.
