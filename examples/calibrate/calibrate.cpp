@@ -103,7 +103,7 @@ SharedMembers shared_members(const PruningOptions& options, Index decode_rows) {
   if (options.score) shared.score = lazyllm::parse_score(*options.score);
   if (options.max_revived) shared.max_revived = *options.max_revived;
   shared.decode_revived = options.decode_revived;
-  if (options.decode_revived || options.first_revived) shared.first_revived = options.first_revived;
+  if (options.first_revived) shared.first_revived = options.first_revived;
   if (options.continuations) shared.continuations = options.continuations;
   if (options.revive_from) shared.revive_from = options.revive_from;
   return shared;
@@ -364,7 +364,7 @@ int main(int argc, char** argv) {
                                       {"--protect-first", "searched"},
                                       {"--protect-last", "searched"},
                                       {"--decode-revived", "searched"},
-                                      {"--first-revived", "of a search 32, beside --decode-revived its value"},
+                                      {"--first-revived", "of a search 32"},
                                       {"--continuations", "of a search 4"},
                                       {"--min-tokens", "of a search 256"}}) {
     app.get_option(option)->default_str(value);

@@ -106,7 +106,7 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
   if (!options.max_revived && preset.max_revived != lazyllm::Selection::unlimited) {
     options.max_revived = preset.max_revived;
   }
-  if (!options.first_revived && !options.decode_revived) options.first_revived = preset.first_revived;
+  if (!options.first_revived) options.first_revived = preset.first_revived;
   if (!options.continuations) options.continuations = preset.continuations;
   if (!options.revive_from) options.revive_from = preset.revive_from;
   if (!options.decode_revived) options.decode_revived = preset.decode_revived;
