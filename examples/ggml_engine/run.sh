@@ -23,7 +23,7 @@ if (($#)) && [[ $1 != -* ]]; then
 fi
 
 prefix=$(bash "$here/llama_cpp.sh")
-# A revived row costs as much as a token of the prompt: without them the answer is never slower than llama.cpp's.
+# A revived row costs as much as a token of the prompt, so only continuations come back.
 defaults=(--chat --threads "$(nproc)" --schedule auto:2x --decode-revived 0 --first-revived 0)
 if [[ ! -e $model ]] && grep -q "^$model " "$examples/models/models.txt"; then
   model=$(bash "$examples/models/fetch.sh" --gguf "$model")

@@ -163,7 +163,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--first-revived", "5"}).max_revived == 5);
   CHECK(decode({"--schedule", "auto:2x"}).max_revived == 32);
   CHECK(decode({"--schedule", "auto:2x"}, 1).kind == lazyllm::Selection::Kind::not_pruned_before);
-  CHECK(decode({"--schedule", "auto:2x", "--decode-revived", "5"}).max_revived == 32);  // each option is one member
+  CHECK(decode({"--schedule", "auto:2x", "--decode-revived", "5"}).max_revived == 32);  // of the preset
   CHECK(decode({"--schedule", "auto:2x", "--decode-revived", "5", "--revive-from", "0"}, 1).max_revived == 5);
   CHECK(decode({"--schedule", "auto:1.5x"}, 1).kind == lazyllm::Selection::Kind::not_pruned_before);
   CHECK(decode({"--schedule", "auto:1.5x", "--revive-from", "9"}, 1).max_revived == 4);
