@@ -174,8 +174,10 @@ struct Floats256 {
   LLAMA_AVX2 static __m256i part(__m256i floats) {
     return floats;
   }
+  /// Not `_mm256_fmadd_ps`: gcc 12 puts some sums where a factor was, and then keeps sums in memory.
   LLAMA_AVX2 static Vector add(Vector sum, __m256i x, __m256i weights) {
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(weights), sum);
+    asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(weights));
+    return sum;
   }
 };
 
@@ -257,7 +259,7 @@ template <class Products, int part, int height, int columns>
 /// `height` rows times `columns` vectors of outputs along `groups` groups. For each group it fetches as many times 32
 /// outputs as it has, from `fetched` on, `step` bytes apart.
 template <class Products, int height, int columns>
-LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const StretchOfX<Products::parts>* x, bool begin,
+[[gnu::noinline]] LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const StretchOfX<Products::parts>* x, bool begin,
                         const char* fetched, Index step, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {
