@@ -257,10 +257,11 @@ template <class Products, int part, int height, int columns>
 }
 
 /// `height` rows times `columns` vectors of outputs along `groups` groups. For each group it fetches as many times 32
-/// outputs as it has, from `fetched` on, `step` bytes apart.
+/// outputs as it has, from `fetched` on, `step` bytes apart. Not inlined, where gcc 12 keeps a sum in memory.
 template <class Products, int height, int columns>
-[[gnu::noinline]] LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const StretchOfX<Products::parts>* x, bool begin,
-                        const char* fetched, Index step, typename Products::Sum* sums) {
+[[gnu::noinline]] LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups,
+                                          const StretchOfX<Products::parts>* x, bool begin, const char* fetched,
+                                          Index step, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {
     for (int c = 0; c < columns; ++c) {
