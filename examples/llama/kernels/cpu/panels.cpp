@@ -214,15 +214,14 @@ struct Fours256 {
   }
 };
 
-/// A row's groups of a stretch, ready to multiply: the first part of each, then the second.
-template <int parts>
-using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * parts>;
+/// A row's groups of two parts of a stretch: the first part of each, then the second.
+using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * 2>;
 
 /// What lies behind `groups` in `to` is never multiplied. Fetches the row's next stretch: of many rows each has so
 /// short a piece that the processor does not see where it goes on.
 template <class Products>
-LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX<Products::parts>& to) {
-  StretchOfX<1> whole;
+LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX& to) {
+  std::array<std::uint32_t, std::size_t{stretch}> whole;
   constexpr Index bytes = 4 * stretch, line = 64;
   for (Index at = 0; at < bytes; at += line) {
     _mm_prefetch(reinterpret_cast<const char*>(x) + bytes + at, _MM_HINT_T1);
@@ -231,19 +230,15 @@ LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX<Products::par
   for (Index k = 0; k < groups; k += 8) {
     const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(whole.data() + k));
     auto* const at = reinterpret_cast<__m256i*>(to.data() + k);
-    if constexpr (Products::parts == 1) {
-      _mm256_storeu_si256(at, eight);
-    } else {
-      _mm256_storeu_si256(at, Products::template part_of_x<0>(eight));
-      _mm256_storeu_si256(at + stretch / 8, Products::template part_of_x<1>(eight));
-    }
+    _mm256_storeu_si256(at, Products::template part_of_x<0>(eight));
+    _mm256_storeu_si256(at + stretch / 8, Products::template part_of_x<1>(eight));
   }
 }
 
 /// Adds the products of one part of a group.
 template <class Products, int part, int height, int columns>
-[[gnu::always_inline]] LLAMA_AVX2 inline void add_part256(const std::uint32_t* weights,
-                                                          const StretchOfX<Products::parts>* x, Index group,
+[[gnu::always_inline]] LLAMA_AVX2 inline void add_part256(const std::uint32_t* weights, const std::byte* const* x,
+                                                          Index group,
                                                           typename Products::Vector (&sum)[height][columns]) {
   __m256i weight[columns];
   for (int c = 0; c < columns; ++c) {
@@ -251,7 +246,7 @@ template <class Products, int part, int height, int columns>
     weight[c] = Products::template part<part>(_mm256_loadu_si256(from));
   }
   for (int i = 0; i < height; ++i) {
-    const __m256i of_row = _mm256_set1_epi32(static_cast<int>(x[i][static_cast<std::size_t>(part * stretch + group)]));
+    const __m256i of_row = _mm256_set1_epi32(group_at(x[i] + 4 * (part * stretch + group)));
     for (int c = 0; c < columns; ++c) sum[i][c] = Products::add(sum[i][c], of_row, weight[c]);
   }
 }
@@ -259,9 +254,8 @@ template <class Products, int part, int height, int columns>
 /// `height` rows times `columns` vectors of outputs along `groups` groups. For each group it fetches as many times 32
 /// outputs as it has, from `fetched` on, `step` bytes apart. Not inlined, where gcc 12 keeps a sum in memory.
 template <class Products, int height, int columns>
-[[gnu::noinline]] LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups,
-                                          const StretchOfX<Products::parts>* x, bool begin, const char* fetched,
-                                          Index step, typename Products::Sum* sums) {
+[[gnu::noinline]] LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const std::byte* const* x,
+                                          bool begin, const char* fetched, Index step, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
   for (int i = 0; i < height; ++i) {
     for (int c = 0; c < columns; ++c) {
@@ -289,7 +283,8 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
   auto* to = static_cast<typename Products::Sum*>(sums);
   const Index passes = (rows + most - 1) / most;
-  std::array<StretchOfX<Products::parts>, most> of_rows;
+  std::array<StretchOfX, most> parts;       // of the rows of a pass
+  std::array<const std::byte*, most> from;  // what they multiply with: their parts, or the rows themselves
   for (Index k = 0; k < groups; k += stretch) {
     const Index stretch_groups = std::min(stretch, groups - k);
     // The next stretch, or what follows the panel. Of half a panel only its first line is fetched, again and again.
@@ -299,13 +294,18 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
     for (Index pass = 0; pass < passes; ++pass) {
       const Index height = (rows - row + passes - pass - 1) / (passes - pass);
       for (Index i = 0; i < height; ++i) {
-        split<Products>(x + (row + i) * x_stride + 4 * k, stretch_groups, of_rows[static_cast<std::size_t>(i)]);
+        const auto at = static_cast<std::size_t>(i);
+        from[at] = x + (row + i) * x_stride + 4 * k;
+        if constexpr (Products::parts == 2) {
+          split<Products>(from[at], stretch_groups, parts[at]);
+          from[at] = reinterpret_cast<const std::byte*>(parts[at].data());
+        }
       }
       const auto run = [&]<int tile>() {
         constexpr int columns = tile <= 2 ? 4 : 2;  // at least 4 sums, which do not wait for each other
         for (Index at = 0; at < count; at += columns * 8) {
-          pass256<Products, tile, columns>(weights + k * width + at, stretch_groups, of_rows.data(), k == 0, fetched,
-                                           step, to + row * width + at);
+          pass256<Products, tile, columns>(weights + k * width + at, stretch_groups, from.data(), k == 0, fetched, step,
+                                           to + row * width + at);
           fetched += stretch_groups * step * columns / 2;
         }
       };
