@@ -252,7 +252,7 @@ template <class Products, int part, int height, int columns>
 }
 
 /// `height` rows times `columns` vectors of outputs along `groups` groups. For each group it fetches as many times 32
-/// outputs as it has, from `fetched` on, `step` bytes apart. Not inlined, where gcc 12 keeps a sum in memory.
+/// outputs as it has, from `fetched` on, `step` bytes apart. Where it is inlined, gcc 12 keeps a sum in memory.
 template <class Products, int height, int columns>
 [[gnu::noinline]] LLAMA_AVX2 void pass256(const std::uint32_t* weights, Index groups, const std::byte* const* x,
                                           bool begin, const char* fetched, Index step, typename Products::Sum* sums) {
@@ -283,8 +283,8 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
   auto* to = static_cast<typename Products::Sum*>(sums);
   const Index passes = (rows + most - 1) / most;
-  std::array<StretchOfX, most> parts;       // of the rows of a pass
-  std::array<const std::byte*, most> from;  // what they multiply with: their parts, or the rows themselves
+  std::array<StretchOfX, most> split_rows;  // of the rows of a pass, in two parts
+  std::array<const std::byte*, most> from;  // what they multiply with: these, or the rows themselves
   for (Index k = 0; k < groups; k += stretch) {
     const Index stretch_groups = std::min(stretch, groups - k);
     // The next stretch, or what follows the panel. Of half a panel only its first line is fetched, again and again.
@@ -297,8 +297,8 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
         const auto at = static_cast<std::size_t>(i);
         from[at] = x + (row + i) * x_stride + 4 * k;
         if constexpr (Products::parts == 2) {
-          split<Products>(from[at], stretch_groups, parts[at]);
-          from[at] = reinterpret_cast<const std::byte*>(parts[at].data());
+          split<Products>(from[at], stretch_groups, split_rows[at]);
+          from[at] = reinterpret_cast<const std::byte*>(split_rows[at].data());
         }
       }
       const auto run = [&]<int tile>() {
