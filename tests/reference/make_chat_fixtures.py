@@ -116,6 +116,20 @@ CASES = {
     "mistral with one space": ("llama2_metaspace", "<s>", instructions("[INST] ", "[/INST]")),
     "mistral without spaces": ("llama2_prepend", "<s>", instructions("[INST]", "[/INST]")),
     "zephyr": ("llama2_prepend", "<s>", ZEPHYR),
+    "escapes": ("qwen", None, "{{ '<|im_start|>system\\nIn \\\\boxed{}.\\tCaf\\u00e9.<|im_end|>\\n' }}" + TURNS + ANSWER),
+    "added system message": ("qwen", None, "{{ '<|im_start|>system\\n' + 'Be a goat.' + '<|im_end|>\\n' }}" + TURNS + ANSWER),
+    "EOS at the end of a turn": ("llama2_prepend", "<s>", TURNS.replace("'<|im_end|>'", "eos_token") + ANSWER),
+    "texts around what is said": ("qwen", None, TURNS.replace("message['content']", "'Q: ' + message['content'] + ' /end'")
+                                  + ANSWER),
+    "a comment with a mark": ("qwen", None, "{# '<|im_start|>system\\nNo.<|im_end|>' #}" + TURNS + ANSWER),
+    "turns and answers in one": ("qwen", None, "{% for message in messages %}{{ '<|im_start|>user\\n' + message['content'] + "
+                                 "'<|im_end|>\\n<|im_start|>assistant\\n' }}{% endfor %}"),
+    "only the system message is trimmed": (
+        "llama3", "<|begin_of_text|>", "{{ bos_token }}{% for m in messages %}{% set text = m['content'] | trim if m['role'] == "
+        "'system' else m['content'] %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + text }}{% endfor %}"),
+    "thinks": ("qwen", None, TURNS + ANSWER.replace("assistant\\n", "assistant\\n<think>\\n")),
+    "plain words": ("llama2_metaspace", "<s>", "{% macro turn(role, text) %}{{ role | upper }}: {{ text.strip() }}\n{% endmacro %}"
+                    "{{ bos_token }}{% for m in messages %}{{ turn(m.role, m.content) }}{% endfor %}ASSISTANT:"),
 }
 
 PROMPTS = ["Hello world", "  \n spaces around \t\n", "\u3000caf\u00e9 \u4f60\u597d",

@@ -17,9 +17,9 @@ namespace fs = std::filesystem;
 namespace {
 
 bool is_read(const fs::path& path) {
-  constexpr std::array<std::string_view, 7> names = {
+  constexpr std::array<std::string_view, 8> names = {
       "config.json",     "generation_config.json", "tokenizer_config.json", "tokenizer.json",
-      "tokenizer.model", "tokenizer.bin",          "chat_template.jinja"};
+      "tokenizer.model", "tokenizer.bin",          "chat_template.jinja",   "special_tokens_map.json"};
   const std::string name = path.filename().string();
   return std::ranges::find(names, name) != names.end() || name.ends_with(".safetensors") ||
          name.ends_with(".safetensors.index.json");
@@ -50,7 +50,8 @@ std::vector<fs::path> model_files(const fs::path& model, const fs::path& tokeniz
   add(model);
   if (!tokenizer.empty()) {
     add(tokenizer);
-    for (const char* name : {"tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+    for (const char* name :
+         {"tokenizer_config.json", "generation_config.json", "chat_template.jinja", "special_tokens_map.json"}) {
       std::error_code ignored;  // these are read beside a tokenizer.json
       const fs::path beside = tokenizer.parent_path() / name;
       if (!fs::is_directory(tokenizer, ignored) && fs::exists(beside, ignored)) files.push_back(beside);

@@ -25,8 +25,7 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
 
 void add_chat_option(CLI::App& app, bool& chat) {
   app.add_flag("--chat", chat,
-               "put prompts as the model's chat template does: ChatML, Llama 2, Llama 3, Mistral or Zephyr, recognised "
-               "from chat_template.jinja or tokenizer_config.json");
+               "put prompts as the model's chat template does, of chat_template.jinja or tokenizer_config.json");
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config) {

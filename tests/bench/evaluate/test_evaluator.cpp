@@ -108,7 +108,7 @@ TEST_CASE("dense: the decoder's own greedy text, operations and memory") {
 
 TEST_CASE("a chat template goes around the prompt, but not around those of few-shot and code sets") {
   const ToyTokenizer tokenizer(3);
-  const ChatTemplate chat(test::chatml, "");
+  const ChatTemplate chat(test::chatml, {});
   for (const Index bytes : {8, 300}) {  // the longer one loses its middle, the template's ends stay
     CAPTURE(bytes);
     Item one = item(bytes, 8);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,15 @@ inline std::string error_of(const std::string& name, const std::string& bytes) {
     return error.what();
   }
   return {};
+}
+
+/// The day of the fixtures of chat templates.
+inline std::tm fifth_of_august_2026() {
+  std::tm day = {};
+  day.tm_mday = 5;
+  day.tm_mon = 7;
+  day.tm_year = 2026 - 1900;
+  return day;
 }
 
 }  // namespace llama::test

@@ -16,15 +16,6 @@ json chat_cases() {
   return json::parse(read(lazyllm::test::source_folder() / "tests/reference/fixtures/chat/cases.json"));
 }
 
-/// The day of that file.
-std::tm fifth_of_august_2026() {
-  std::tm day = {};
-  day.tm_mday = 5;
-  day.tm_mon = 7;
-  day.tm_year = 2026 - 1900;
-  return day;
-}
-
 /// A folder with the tokenizer and the configuration of a case.
 struct ChatFolder : TemporaryFolder {
   explicit ChatFolder(const json& chat_case) {
@@ -50,7 +41,7 @@ std::string chat_error(const ChatFolder& folder) {
 
 TEST_CASE("a prompt in a model's chat template has the text and the ids of transformers' apply_chat_template") {
   const json cases = chat_cases();
-  REQUIRE(cases.size() == 18);
+  REQUIRE(cases.size() == 27);
   for (const json& chat_case : cases) {
     CAPTURE(chat_case["name"]);
     const ChatFolder folder(chat_case);
@@ -59,7 +50,7 @@ TEST_CASE("a prompt in a model's chat template has the text and the ids of trans
     for (const json& encoding : chat_case["encodings"]) {
       const auto prompt = encoding["prompt"].get<std::string>();
       CAPTURE(prompt);
-      CHECK(encoding["text"].get<std::string>().ends_with(chat.text(prompt)));
+      CHECK(chat.text(prompt) == encoding["text"].get<std::string>());
       CHECK(chat.encode(*tokenizer, prompt) == encoding["ids"].get<std::vector<TokenId>>());
     }
   }
@@ -77,21 +68,6 @@ TEST_CASE("a chat template that asks for today's date gets it") {
   FAIL("no such case");
 }
 
-TEST_CASE("Zephyr: what a line's end becomes is known of one form only, and EOS is needed") {
-  const std::string user = "{% if x %}\n{{ '<|user|>\\n' + message['content'] + eos_token }}\n{% endif %}\n",
-                    answer = "{% if y %}\n{{ '<|assistant|>' }}\n{% endif %}\n";
-  CHECK(ChatTemplate(user + answer, "", "</s>").text("x") == "<|user|>\nx</s>\n<|assistant|>\n");
-  CHECK_THROWS_WITH_AS(ChatTemplate(user + answer, ""), doctest::Contains("has eos_token"), tokenizer_error);
-  for (const std::string& other :
-       {user + "{% if y %}{{ '<|assistant|>' }}{% endif %}", user + "{% if y %}\n{{- '<|assistant|>' }}\n{% endif %}",
-        "{% if x %}{{ '<|user|>\\n' + message['content'] + '<|end|>' }}{% endif %}" + answer}) {
-    CHECK_THROWS_WITH_AS(ChatTemplate(other, "", "</s>"), doctest::Contains("of a kind that is not known"),
-                         tokenizer_error);
-  }
-  CHECK_THROWS_WITH_AS(ChatTemplate("{{ '<|system|>\\nYou are a goat' }}" + user + answer, "", "</s>"),
-                       doctest::Contains("system message of its own"), tokenizer_error);
-}
-
 TEST_CASE("a chat template is found wherever transformers keeps it") {
   ChatFolder folder(chat_cases()[0]);
   const std::string source = folder.config["chat_template"], expected = open_chat_template(folder.path()).text("x");
@@ -105,136 +81,56 @@ TEST_CASE("a chat template is found wherever transformers keeps it") {
   CHECK(open_chat_template(folder.path()).text("x") == expected);
 }
 
-TEST_CASE("a model without a chat template, or with one of another kind, is refused by name") {
+TEST_CASE("a model without a chat template, or with one that is not known, is refused by name") {
   ChatFolder folder(chat_cases()[0]);
   CHECK(chat_error(folder).empty());
-  for (const char* source :
-       {"{% for m in messages %}{{ '<start_of_turn>' + m['content'] }}{% endfor %}",
-        "{{ '[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]' + m['content'] + '[/INST]' }}", "[INST]", "x"}) {
-    folder.config["chat_template"] = source;
-    folder.write_config();
-    CHECK(
-        chat_error(folder).ends_with("tokenizer_config.json: the chat_template is of a kind that is not known; ChatML, "
-                                     "Llama 2, Llama 3, Mistral and "
-                                     "Zephyr are"));
-  }
-  const std::string headers = "{{ '<|start_header_id|>' }}", cutoff = "{{ 'Cutting Knowledge Date: May 2024\\n' }}",
-                    date = "{% set date_string = '1 May 2024' %}",
-                    today = "{{ 'Today Date: ' + date_string + '\\n\\n' }}",
-                    answer_3 =
-                        "{% if add_generation_prompt %}"
-                        "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
-  const std::string inst = "{{ '[INST] ' + content + ' [/INST]' }}", own_system = "has a system message of its own";
-  CHECK_NOTHROW(ChatTemplate(headers + cutoff + date + today + answer_3, ""));
-  CHECK_NOTHROW(ChatTemplate(
-      inst + "{% set system_message = '' %}{% set system_message = false %}{% if message['role'] == 'system' %}"
-             "{% set system_message = messages[0]['content'] %}{{ '<<SYS>>\\n' + system_message + '\\n<</SYS>>' }}",
-      ""));
-  const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content']";
-  for (const auto& refused : std::vector<std::pair<std::string, std::string>>{
-           {"{{ '<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}", "from \"system_message\""},
-           {"{% set s = 'a' %}{% set s = 'b' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}", "from \"s\""},
-           {"{% set s = 'a' %}{{ '<|im_start|>system\\n' }}{{ s }}{{ '<|im_end|>\\n' }}", "from \"s\""},
-           {"{{ '<|im_start|>system\\nYou are ' + name + '<|im_end|>\\n' }}", "puts its system message together"},
-           {"<|im_start|>system\\nYou are {{ name }}<|im_end|>\\n", "puts its system message together"},
-           {turn + ".lstrip() + '<|im_end|>' }}", "trims texts in a way that is not known"},
-           {turn + ".strip('x') + '<|im_end|>' }}", "trims texts in a way that is not known"},
-           {"{{ messages[0]['content'] | trim }}" + turn + " + '<|im_end|>' }}",
-            "trims texts in a way that is not known"},
-           {headers + cutoff + today, "has its dates in a way that is not known"},
-           {headers + cutoff + date, "has its dates in a way that is not known"},
-           {headers + "{{ 'Cutting Knowledge Date: ' + cutoff + '\\n' }}" + date + today,
-            "has its dates in a way that is not known"},
-           {headers + cutoff + "{% set date_string = strftime_now('%Y') %}" + date + today,
-            "has its dates in a way that is not known"},
-           {headers + "{% set system_message = 'You are a goat' %}", own_system},
-           {headers + "{% set ns.sys_prompt = \"You\" %}", own_system},
-           {headers + "{{ '<|start_header_id|>system<|end_header_id|>\\n\\nYou are a goat<|eot_id|>' }}", own_system},
-           {inst + "{% set system_message = messages[0]['content'] if x else 'You are a goat' %}", own_system},
-           {inst + "{{ system_message | default('You are a goat') }}", own_system},
-           {inst + "{{ '<<SYS>>\\nYou are a goat\\n<</SYS>>' }}", own_system},
-           {turn + " | trim }}" + turn + " }}", "trims texts in a way that is not known"}}) {
-    const std::string& source = refused.first;
+  const std::vector<std::pair<json, std::string>> refused{
+      {json(), "there is no chat_template, so this is no chat model"},
+      {"", "there is no chat_template, so this is no chat model"},
+      {json::array(), "there is no chat_template, so this is no chat model"},
+      {5, "chat_template"},
+      {{{{"name", "tool_use"}, {"template", "x"}}, {{"name", "rag"}, {"template", "x"}}},
+       "the chat_template has the names tool_use, rag, expected \"default\" among them"},
+      {"{{ bos_token }}", "the chat_template does not write what a user says"},
+      {"{{ messages | tojson }}", "the chat_template, line 1: filter \"tojson\" is not known"},
+      {"{{ raise_exception('A system message is needed.') }}", "A system message is needed."},
+      {"\n{% if x %}", "the chat_template, line 2: {% endif %} is missing"}};
+  for (const auto& [source, reason] : refused) {
     CAPTURE(source);
     folder.config["chat_template"] = source;
     folder.write_config();
-    CHECK(chat_error(folder).find("tokenizer_config.json: the chat_template ") != std::string::npos);
-    CHECK(chat_error(folder).find(refused.second) != std::string::npos);
+    CHECK(chat_error(folder).find("tokenizer_config.json: ") != std::string::npos);
+    CHECK(chat_error(folder).find(reason) != std::string::npos);
   }
-  for (const json& none : {json(), json(""), json::array()}) {
-    folder.config["chat_template"] = none;
-    folder.write_config();
-    CHECK(chat_error(folder).ends_with("tokenizer_config.json: there is no chat_template, so this is no chat model"));
-  }
-  folder.config["chat_template"] = 5;
+}
+
+TEST_CASE("a chat template has the special tokens of special_tokens_map.json where the configuration lists none") {
+  ChatFolder folder(chat_cases()[0]);
+  folder.config["chat_template"] = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}";
+  folder.config.erase("bos_token");
+  folder.config["eos_token"] = {{"content", "</s>"}};
+  folder.write("special_tokens_map.json", json{{"bos_token", {{"content", "<b>"}}}, {"eos_token", "<e>"}}.dump());
   folder.write_config();
-  CHECK(chat_error(folder).find("tokenizer_config.json: ") != std::string::npos);
+  CHECK(open_chat_template(folder.path()).text("x") == "<b>x<e>");
+  folder.config["added_tokens_decoder"] = json::object();
+  folder.config["pad_token"] = "<p>";
+  folder.write_config();
+  CHECK(open_chat_template(folder.path()).text("x") == "x</s><p>");
 }
 
-TEST_CASE("a chat template of a known kind that writes anything else is refused") {
-  const std::string turn = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}",
-                    answer = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-                    turn_3 =
-                        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "
-                        "message['content'] | trim + '<|eot_id|>' }}",
-                    answer_3 =
-                        "{% if add_generation_prompt %}"
-                        "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
-  const auto with = [](std::string text, const std::string& part, const std::string& other) {
-    return text.replace(text.find(part), part.size(), other);
-  };
-  const std::string chatml = turn + answer, llama3 = turn_3 + answer_3;
-  CHECK(ChatTemplate(chatml, "").text("x") == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
-  CHECK(ChatTemplate(
-            with(chatml, "{% endif %}", "{% if enable_thinking is defined %}{{ '<think>' }}{% endif %}{% endif %}"), "")
-            .text("x") == ChatTemplate(chatml, "").text("x"));
-  CHECK(ChatTemplate("{% if tools %}{{ '<|im_start|>system\\nCall one.<|im_end|>\\n' }}{% endif %}" + chatml, "")
-            .text("x") == ChatTemplate(chatml, "").text("x"));
-  CHECK_NOTHROW(ChatTemplate(llama3, "<|begin_of_text|>"));
-  for (const auto& refused : std::vector<std::pair<std::string, std::string>>{
-           {with(chatml, "assistant\\n'", "assistant\\n<think>\\n'"), "begins an answer in its own way"},
-           {with(chatml, "{% endif %}", "{{ '<think>' }}{% endif %}"), "begins an answer in its own way"},
-           {turn, "begins an answer in its own way"},
-           {with(chatml, "<|im_end|>\\n", "<|im_end|>"), "ends a turn without a newline"},
-           {with(chatml, "message['role']", "names[message['role']]"), "other roles"},
-           {with(chatml, "' + message['role'] + '", "human"), "other roles"},
-           {with(chatml, "}}{%", "}}\n{%"), "white space between its tags"},
-           {with(chatml, "%}{{", "%}  {{"), "white space between its tags"},
-           {"{{ '<s>' }}" + chatml, "has the text of BOS"},
-           {with(llama3, "\\n\\n' }}", "\\n\\n<think>\\n' }}"), "begins an answer in its own way"},
-           {with(llama3, "\\n\\n", "\\n"), "has other headers"},
-           {"{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{ system }}{{ '<|eot_id|>' }}" + llama3,
-            "always has a system message"},
-           {"{{ '<s>' }}" + llama3, "has the text of BOS"},
-           {"{{ '<bos>' }}" + chatml, "begins with a text of its own"},
-           {"<bos>" + chatml, "begins with a text of its own"},
-           {"{{ '<bos>' }}" + llama3, "begins with a text of its own"}}) {
-    const std::string& source = refused.first;
-    CAPTURE(source);
-    CHECK_THROWS_WITH_AS(ChatTemplate(source, "<s>"), doctest::Contains(refused.second.c_str()), tokenizer_error);
-  }
-}
-
-TEST_CASE("Mistral: white space around the prompt goes where the template trims it") {
-  const std::string source = "{{ '[INST] ' + message['content'] + ' [/INST]' }}";
-  CHECK(ChatTemplate(source, "").text(" x ") == "[INST]  x  [/INST]");
-  for (const char* trim : {" | trim", ".strip()"}) {
-    std::string trimming = source;
-    trimming.insert(trimming.find("] +") + 1, trim);
-    CHECK(ChatTemplate(trimming, "").text(" x ") == "[INST] x [/INST]");
-    CHECK_THROWS_WITH_AS(ChatTemplate(trimming + source, ""), doctest::Contains("trims texts"), tokenizer_error);
-    const std::string of_answers = "{{ ' ' + message['content']" + std::string(trim) + " + eos_token }}";
-    CHECK(ChatTemplate(source + of_answers, "").text(" x ") == "[INST]  x  [/INST]");
-    const std::string earlier = "{% set content = message['content']" + std::string(trim) + " %}";
-    CHECK_THROWS_WITH_AS(ChatTemplate(earlier + source, ""), doctest::Contains("trims texts"), tokenizer_error);
-  }
+TEST_CASE("a prompt that a chat template refuses is an error") {
+  const ChatTemplate chat(
+      "{% if 'goat' in messages[0].content %}{{ raise_exception('no goats') }}{% endif %}{{ messages[0].content }}",
+      {});
+  CHECK(chat.text("a cow") == "a cow");
+  CHECK_THROWS_WITH_AS(chat.text("a goat"), doctest::Contains("no goats"), tokenizer_error);
 }
 
 TEST_CASE("a BOS that a chat template writes before a system message alone is not there without one") {
   ChatFolder folder(chat_cases()[1]);
   folder.config["bos_token"] = "<|none|>";
   folder.config["chat_template"] = "{% if messages[0]['role'] == 'system' %}{{ bos_token }}{% endif %}" +
-                                   std::string("{{ '[INST] ' + message['content'] + ' [/INST]' }}");
+                                   std::string("{{ '[INST] ' + messages[0]['content'] + ' [/INST]' }}");
   folder.write_config();
   CHECK_NOTHROW(open_chat_template(folder.path()).encode(*open_tokenizer(folder.path()), "a"));
 }
@@ -277,7 +173,7 @@ TEST_CASE("a mark of a chat template that the tokenizer does not read in a text 
   const TemporaryFolder folder;
   std::vector<std::pair<std::string, char>> pieces{{"<unk>", 2}, {"<s>", 3}, {"</s>", 3}, {"\u2581", 1}, {"a", 1}};
   for (const char character : std::string("[]/INST")) pieces.push_back({{character}, 1});
-  const ChatTemplate chat("{{ bos_token + '[INST] ' + content + ' [/INST]' }}", "<s>");
+  const ChatTemplate chat("{{ bos_token + '[INST] ' + messages[0].content + ' [/INST]' }}", {{"bos_token", "<s>"}});
   const auto plain = open_tokenizer(folder.write("tokenizer.model", sentence_piece_model(pieces)));
   CHECK(chat.encode(*plain, "a") == plain->encode("[INST] a [/INST]", true));
   pieces.push_back({"[/INST]", 3});
@@ -295,7 +191,8 @@ TEST_CASE("tokenizer.model: BOS goes before the tokens, since SentencePiece does
     return;
   }
   const auto tokenizer = open_tokenizer(path);
-  const ChatTemplate chat("{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}<<SYS>>", "<s>");
+  const ChatTemplate chat("{{ bos_token + '[INST] ' + messages[0].content.strip() + ' [/INST]' }}",
+                          {{"bos_token", "<s>"}});
   CHECK(chat.encode(*tokenizer, " Hello ") == tokenizer->encode("[INST] Hello [/INST]", true));
   CHECK(chat.encode(*tokenizer, "Hello").front() == 1);
 }

@@ -1,0 +1,1378 @@
+#include "examples/llama/tokenizer/jinja.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "examples/llama/tokenizer/text.hpp"
+#include "examples/llama/tokenizer/tokenizer.hpp"
+
+// The parser makes a function of each expression and each statement; rendering calls them. The grammar is that of
+// Jinja's own parser, whose rule each function of the class Parser is named after.
+
+namespace llama {
+namespace {
+
+using Value = nlohmann::ordered_json;  // a mapping of Python keeps the order of its members
+
+constexpr std::size_t most_bytes = std::size_t{256} << 20;
+constexpr int most_steps = 1000000, deepest = 100;
+
+[[noreturn]] void fail(Index line, const std::string& what) {
+  throw tokenizer_error(fmt::format("the chat_template, line {}: {}", line, what));
+}
+
+// Values. Jinja's undefined value is one that nlohmann::json calls discarded.
+
+Value undefined() { return Value(Value::value_t::discarded); }
+
+std::string_view kind_of(const Value& value) {
+  return value.is_discarded() ? "an undefined value"
+         : value.is_null()    ? "none"
+         : value.is_string()  ? "a text"
+         : value.is_boolean() ? "a truth value"
+         : value.is_number()  ? "a number"
+         : value.is_array()   ? "a list"
+                              : "a mapping";
+}
+
+bool is_true(const Value& value) {
+  if (value.is_discarded() || value.is_null()) return false;
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_string()) return !value.get_ref<const std::string&>().empty();
+  return value.is_number() ? value != 0 : !value.empty();
+}
+
+/// In Python True is 1.
+bool equal(const Value& a, const Value& b) {
+  if (a.is_discarded() || b.is_discarded()) return a.is_discarded() && b.is_discarded();
+  if (a.is_boolean() && b.is_number()) return b == static_cast<int>(a.get<bool>());
+  if (b.is_boolean() && a.is_number()) return a == static_cast<int>(b.get<bool>());
+  return a == b;
+}
+
+const std::string& string_of(const Value& value, Index line, std::string_view what) {
+  if (!value.is_string()) fail(line, fmt::format("{} is {}, expected a text", what, kind_of(value)));
+  return value.get_ref<const std::string&>();
+}
+
+std::int64_t integer_of(const Value& value, Index line, std::string_view what) {
+  if (!value.is_number_integer()) fail(line, fmt::format("{} is {}, expected a whole number", what, kind_of(value)));
+  return value.get<std::int64_t>();
+}
+
+/// What an output or `~` writes of a value.
+std::string text_of(const Value& value, Index line) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_discarded()) return {};
+  if (value.is_null()) return "None";
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
+  fail(line, fmt::format("{} is written out, which is not known", kind_of(value)));
+}
+
+std::string added(std::string text, std::string_view more, Index line) {
+  if (text.size() + more.size() > most_bytes) fail(line, "a text has more than 256 MiB");
+  return text.append(more);
+}
+
+/// The characters of UTF-8 `text`, which Python counts.
+Value characters(std::string_view text) {
+  Value all = Value::array();
+  for (std::size_t at = 0, next; at < text.size(); at = next) {
+    for (next = at + 1; next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80;) ++next;
+    all.push_back(std::string(text.substr(at, next - at)));
+  }
+  return all;
+}
+
+/// What a loop runs through: an array.
+Value items_of(const Value& value, Index line) {
+  if (value.is_array()) return value;
+  if (value.is_string()) return characters(value.get_ref<const std::string&>());
+  Value keys = Value::array();
+  if (value.is_object()) {
+    for (const auto& [key, of_key] : value.items()) keys.push_back(key);
+  } else if (!value.is_discarded()) {
+    fail(line, fmt::format("a loop runs through {}", kind_of(value)));
+  }
+  return keys;
+}
+
+bool contains(const Value& whole, const Value& part, Index line) {
+  if (whole.is_string())
+    return whole.get_ref<const std::string&>().find(string_of(part, line, "\"in\"")) != std::string::npos;
+  const Value items = items_of(whole, line);
+  return std::ranges::any_of(items, [&](const Value& item) { return equal(item, part); });
+}
+
+// Filters, tests, functions and methods, by their names.
+
+struct Call {
+  Call(std::string name_, Index line_, const std::tm* now_) : name(std::move(name_)), line(line_), now(now_) {}
+
+  std::string name;  ///< with its kind, as messages have it
+  Index line;
+  const std::tm* now;
+  Value subject;                  ///< what a filter, test or method is applied to
+  std::vector<Value> positional;  ///< arguments
+  std::map<std::string, Value> named;
+
+  [[noreturn]] void refuse(std::string_view why) const { fail(line, fmt::format("{} {}", name, why)); }
+  void takes(std::size_t least, std::size_t most) const {
+    if (positional.size() < least || positional.size() > most || !named.empty())
+      refuse("has arguments that are not known");
+  }
+  const std::string& text() const { return string_of(subject, line, name); }
+  const std::string& text(std::size_t argument) const { return string_of(positional[argument], line, name); }
+};
+
+using Function = std::function<Value(const Call&)>;
+using Functions = std::map<std::string, Function, std::less<>>;
+
+const Function& function_of(const Functions& functions, std::string_view name, std::string_view kind, Index line) {
+  const auto found = functions.find(name);
+  if (found != functions.end()) return found->second;
+  std::vector<std::string_view> known;
+  for (const auto& [each, function] : functions) known.push_back(each);
+  fail(line, fmt::format("{} \"{}\" is not known; known are {}", kind, name, fmt::join(known, ", ")));
+}
+
+bool is_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+/// Of ASCII alone: what Python makes of other letters is not known.
+template <int (*change)(int)>
+Value changed_case(const Call& call) {
+  call.takes(0, 0);
+  std::string text = call.text();
+  if (!is_ascii(text)) call.refuse("of letters other than ASCII is not known");
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(change(c)); });
+  return text;
+}
+
+Value capitalized(const Call& call) {
+  auto text = changed_case<std::tolower>(call).get<std::string>();
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(text[0]));
+  return text;
+}
+
+template <bool begin, bool end>
+Value stripped(const Call& call) {
+  call.takes(0, 1);
+  std::string_view text = call.text();
+  if (call.positional.empty()) {
+    if (begin) text.remove_prefix(leading_space(text));
+    if (end) text.remove_suffix(trailing_space(text));
+    return std::string(text);
+  }
+  const std::string& which = call.text(0);
+  if (!is_ascii(which)) call.refuse("of characters other than ASCII is not known");
+  if (begin) text.remove_prefix(std::min(text.find_first_not_of(which), text.size()));
+  return std::string(end ? text.substr(0, text.find_last_not_of(which) + 1) : text);
+}
+
+/// The parts of `text` between the first `most` of its `separator`s.
+Value parts_of(std::string_view text, std::string_view separator, std::int64_t most) {
+  Value parts = Value::array();
+  std::size_t from = 0;
+  for (std::size_t at; most-- > 0 && (at = text.find(separator, from)) != std::string_view::npos;
+       from = at + separator.size())
+    parts.push_back(std::string(text.substr(from, at - from)));
+  parts.push_back(std::string(text.substr(from)));
+  return parts;
+}
+
+Value joined(const Value& parts, std::string_view separator, Index line) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text = added(std::move(text), separator, line);
+    text = added(std::move(text), text_of(parts[i], line), line);
+  }
+  return text;
+}
+
+Value split(const Call& call) {
+  call.takes(1, 2);
+  if (call.text(0).empty()) call.refuse("at an empty text is not known");
+  const std::int64_t most = call.positional.size() == 1 ? -1 : integer_of(call.positional[1], call.line, call.name);
+  return parts_of(call.text(), call.text(0), most < 0 ? std::numeric_limits<std::int64_t>::max() : most);
+}
+
+Value replaced(const Call& call) {
+  call.takes(2, 2);
+  if (call.text(0).empty()) call.refuse("of an empty text is not known");
+  return joined(parts_of(call.text(), call.text(0), std::numeric_limits<std::int64_t>::max()), call.text(1), call.line);
+}
+
+Value pairs_of(const Call& call) {
+  call.takes(0, 0);
+  if (!call.subject.is_object()) call.refuse(fmt::format("is applied to {}", kind_of(call.subject)));
+  Value pairs = Value::array();
+  for (const auto& [key, value] : call.subject.items()) pairs.push_back(Value::array({key, value}));
+  return pairs;
+}
+
+Value member_of(const Value& value, const Value& name) {
+  if (!value.is_object() || !name.is_string()) return undefined();
+  const auto found = value.find(name.get_ref<const std::string&>());
+  return found == value.end() ? undefined() : *found;
+}
+
+template <bool (*holds)(const Value&)>
+Value tested(const Call& call) {
+  call.takes(0, 0);
+  return holds(call.subject);
+}
+
+Value is_equal(const Call& call) {
+  call.takes(1, 1);
+  return equal(call.subject, call.positional[0]);
+}
+
+Value is_in(const Call& call) {
+  call.takes(1, 1);
+  return contains(call.positional[0], call.subject, call.line);
+}
+
+template <bool odd>
+Value has_parity(const Call& call) {
+  call.takes(0, 0);
+  return (integer_of(call.subject, call.line, call.name) % 2 != 0) == odd;
+}
+
+const Functions tests{
+    {"defined", tested<[](const Value& value) { return !value.is_discarded(); }>},
+    {"undefined", tested<[](const Value& value) { return value.is_discarded(); }>},
+    {"none", tested<[](const Value& value) { return value.is_null(); }>},
+    {"string", tested<[](const Value& value) { return value.is_string(); }>},
+    {"mapping", tested<[](const Value& value) { return value.is_object(); }>},
+    {"iterable", tested<[](const Value& value) { return value.is_string() || !value.is_primitive(); }>},
+    {"sequence", tested<[](const Value& value) { return value.is_string() || !value.is_primitive(); }>},
+    {"number", tested<[](const Value& value) { return value.is_number() || value.is_boolean(); }>},
+    {"integer", tested<[](const Value& value) { return value.is_number_integer(); }>},
+    {"boolean", tested<[](const Value& value) { return value.is_boolean(); }>},
+    {"true", tested<[](const Value& value) { return value == true; }>},
+    {"false", tested<[](const Value& value) { return value == false; }>},
+    {"odd", has_parity<true>},
+    {"even", has_parity<false>},
+    {"eq", is_equal},
+    {"equalto", is_equal},
+    {"==", is_equal},
+    {"ne", [](const Call& call) -> Value { return !is_equal(call).get<bool>(); }},
+    {"in", is_in},
+};
+
+/// Those of a list of mappings in which the test of a member holds, or does not.
+template <bool wanted>
+Value selected(const Call& call) {
+  call.takes(1, 3);
+  Value kept = Value::array();
+  for (const Value& each : items_of(call.subject, call.line)) {
+    Call test(call.name, call.line, call.now);
+    test.subject = member_of(each, call.positional[0]);
+    if (call.positional.size() == 3) test.positional.push_back(call.positional[2]);
+    const bool holds = call.positional.size() == 1 ? is_true(test.subject)
+                                                   : is_true(function_of(tests, call.text(1), "test", call.line)(test));
+    if (holds == wanted) kept.push_back(each);
+  }
+  return kept;
+}
+
+Value defaulted(const Call& call) {
+  std::array<Value, 2> arguments{Value(""), Value(false)};
+  const std::array<std::string_view, 2> names{"default_value", "boolean"};
+  if (call.positional.size() > 2) call.refuse("has arguments that are not known");
+  std::ranges::copy(call.positional, arguments.begin());
+  for (const auto& [name, value] : call.named) {
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) call.refuse("has arguments that are not known");
+    arguments[static_cast<std::size_t>(found - names.begin())] = value;
+  }
+  const bool missing = call.subject.is_discarded() || (is_true(arguments[1]) && !is_true(call.subject));
+  return missing ? arguments[0] : call.subject;
+}
+
+template <bool last>
+Value end_of(const Call& call) {
+  call.takes(0, 0);
+  const Value items = items_of(call.subject, call.line);
+  return items.empty() ? undefined() : last ? items.back() : items.front();
+}
+
+Value length(const Call& call) {
+  call.takes(0, 0);
+  return static_cast<std::int64_t>(items_of(call.subject, call.line).size());
+}
+
+/// A method as a filter: it takes what would be written.
+template <Value (*method)(const Call&)>
+Value of_text(const Call& call) {
+  Call written = call;
+  written.subject = text_of(call.subject, call.line);
+  return method(written);
+}
+
+const Functions filters{
+    {"trim", of_text<stripped<true, true>>},
+    {"lower", of_text<changed_case<std::tolower>>},
+    {"upper", of_text<changed_case<std::toupper>>},
+    {"capitalize", of_text<capitalized>},
+    {"replace", of_text<replaced>},
+    {"string", of_text<[](const Call& call) -> Value { return call.subject; }>},
+    {"default", defaulted},
+    {"d", defaulted},
+    {"length", length},
+    {"count", length},
+    {"first", end_of<false>},
+    {"last", end_of<true>},
+    {"list", [](const Call& call) { return items_of(call.subject, call.line); }},
+    {"items", pairs_of},
+    {"join",
+     [](const Call& call) {
+       call.takes(0, 1);
+       return joined(items_of(call.subject, call.line), call.positional.empty() ? "" : call.text(0), call.line);
+     }},
+    {"selectattr", selected<true>},
+    {"rejectattr", selected<false>},
+};
+
+template <bool end>
+Value has_end(const Call& call) {
+  call.takes(1, 1);
+  return end ? call.text().ends_with(call.text(0)) : call.text().starts_with(call.text(0));
+}
+
+const Functions methods_of_texts{
+    {"strip", stripped<true, true>},
+    {"lstrip", stripped<true, false>},
+    {"rstrip", stripped<false, true>},
+    {"lower", changed_case<std::tolower>},
+    {"upper", changed_case<std::toupper>},
+    {"capitalize", capitalized},
+    {"replace", replaced},
+    {"split", split},
+    {"startswith", has_end<false>},
+    {"endswith", has_end<true>},
+};
+
+const Functions methods_of_mappings{
+    {"items", pairs_of},
+    {"get",
+     [](const Call& call) -> Value {
+       call.takes(1, 2);
+       const Value value = member_of(call.subject, call.positional[0]);
+       return !value.is_discarded() ? value : call.positional.size() == 2 ? call.positional[1] : Value();
+     }},
+};
+
+Value range(const Call& call) {
+  call.takes(1, 3);
+  std::array<std::int64_t, 3> of{0, 0, 1};  // begin, end, step
+  for (std::size_t i = 0; i < call.positional.size(); ++i)
+    of[call.positional.size() == 1 ? 1 : i] = integer_of(call.positional[i], call.line, call.name);
+  if (of[2] <= 0 || of[1] - of[0] > most_steps) call.refuse("of so many numbers, or of falling ones, is not known");
+  Value numbers = Value::array();
+  for (std::int64_t i = of[0]; i < of[1]; i += of[2]) numbers.push_back(i);
+  return numbers;
+}
+
+std::string formatted(const std::tm& time, const std::string& format) {
+  std::array<char, 1024> text;
+  return {text.data(), std::strftime(text.data(), text.size(), format.c_str(), &time)};
+}
+
+const Functions functions{
+    {"raise_exception",
+     [](const Call& call) -> Value {
+       call.takes(1, 1);
+       call.refuse(fmt::format("says: {}", text_of(call.positional[0], call.line)));
+     }},
+    {"strftime_now",
+     [](const Call& call) -> Value {
+       call.takes(1, 1);
+       return formatted(*call.now, call.text(0));
+     }},
+    {"range", range},
+    {"namespace",
+     [](const Call& call) -> Value {
+       if (!call.positional.empty()) call.refuse("has arguments that are not known");
+       return call.named;
+     }},
+};
+
+}  // namespace
+
+// Rendering.
+
+struct JinjaTemplate::Rendering {
+  using Expression = std::function<Value(Rendering&)>;
+
+  struct Variable {
+    Value value;
+    bool is_namespace = false;  ///< its members can be set
+  };
+  struct Macro {
+    std::vector<std::pair<std::string, Expression>> parameters;  ///< and their defaults
+    std::vector<Statement> body;
+  };
+  enum class Flow { on, next_turn, end_of_loop };
+
+  std::tm now;
+  std::vector<std::map<std::string, Variable>> scopes;  ///< the innermost last
+  std::map<std::string, Macro> macros;
+  std::string out;
+  int steps = 0;
+  int depth = 0;  ///< of calls of macros
+  Flow flow = Flow::on;
+
+  Variable* find(const std::string& name) {
+    for (auto scope = scopes.rbegin(); scope != scopes.rend(); ++scope) {
+      const auto found = scope->find(name);
+      if (found != scope->end()) return &found->second;
+    }
+    return nullptr;
+  }
+
+  void set(const std::string& name, Value value, bool is_namespace = false) {
+    scopes.back()[name] = {std::move(value), is_namespace};
+  }
+
+  void count_step(Index line) {
+    if (++steps > most_steps) fail(line, fmt::format("it takes more than {} steps", most_steps));
+  }
+
+  void run(const std::vector<Statement>& statements) {
+    for (const Statement& statement : statements) {
+      statement(*this);
+      if (flow != Flow::on) return;
+    }
+  }
+
+  /// What the statements write, in a scope of their own.
+  std::string captured(const std::vector<Statement>& statements) {
+    const std::string before = std::exchange(out, {});
+    scopes.emplace_back();
+    run(statements);
+    scopes.pop_back();
+    return std::exchange(out, before);
+  }
+
+  Value call_macro(const Macro& macro, const Call& call) {
+    if (++depth > deepest) call.refuse("is called too deeply");
+    // A macro knows the variables of the template, not those of the loop that calls it.
+    auto callers = std::exchange(scopes, {scopes.front()});
+    scopes.emplace_back();
+    if (call.positional.size() > macro.parameters.size()) call.refuse("has arguments that are not known");
+    for (const auto& named : call.named) {
+      if (std::ranges::none_of(macro.parameters, [&](const auto& each) { return each.first == named.first; }))
+        call.refuse("has arguments that are not known");
+    }
+    for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
+      const auto& [name, otherwise] = macro.parameters[i];
+      const auto named = call.named.find(name);
+      set(name, i < call.positional.size()  ? call.positional[i]
+                : named != call.named.end() ? named->second
+                : otherwise                 ? otherwise(*this)
+                                            : undefined());
+    }
+    std::string text = captured(macro.body);
+    scopes = std::move(callers);
+    --depth;
+    return text;
+  }
+};
+
+namespace {
+
+using Rendering = JinjaTemplate::Rendering;
+using Statement = JinjaTemplate::Statement;
+using Expression = Rendering::Expression;
+
+// Tokens.
+
+enum class Kind { text, output, statement, name, string, number, sign, end };
+
+struct Token {
+  Kind kind;
+  std::string text;  ///< of a sign or name itself, of a string what it stands for; of `end` its sign
+  Index line = 0;
+};
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : source_(source) {}
+
+  std::vector<Token> tokens() {
+    while (at_ < source_.size()) {
+      std::size_t begin = source_.find('{', at_);
+      while (begin != std::string_view::npos && (begin + 1 == source_.size() || !holds("{%#", source_[begin + 1])))
+        begin = source_.find('{', begin + 1);
+      if (begin == std::string_view::npos) begin = source_.size();
+      read_text(begin);
+      if (begin < source_.size()) read_tag();
+    }
+    add(Kind::end, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  static bool holds(std::string_view set, char c) { return set.find(c) != std::string_view::npos; }
+  bool next_is(std::string_view text) const { return source_.substr(at_).starts_with(text); }
+  void add(Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
+  void advance(std::size_t count) {
+    line_ += std::ranges::count(source_.substr(at_, count), '\n');
+    at_ += count;
+  }
+
+  /// The text up to the tag that begins at `end`. `{%-` takes off all white space before it; without a sign, a
+  /// statement and a comment take off the indentation of their line.
+  void read_text(std::size_t end) {
+    std::string_view text = source_.substr(at_, end - at_);
+    const char sign = end + 2 < source_.size() ? source_[end + 2] : ' ';
+    if (end < source_.size() && sign == '-') {
+      text.remove_suffix(trailing_space(text));
+    } else if (end < source_.size() && sign != '+' && source_[end + 1] != '{') {
+      const std::size_t line_start = text.rfind('\n') + 1;
+      const std::string_view indentation = text.substr(line_start);
+      if ((line_start > 0 || starts_line_) && leading_space(indentation) == indentation.size())
+        text = text.substr(0, line_start);
+    }
+    if (!text.empty()) add(Kind::text, std::string(text));
+    advance(end - at_);
+  }
+
+  void read_tag() {
+    const char kind = source_[at_ + 1];
+    advance(2);
+    if (at_ < source_.size() && holds("-+", source_[at_])) advance(1);
+    if (kind == '#') {
+      const std::size_t end = source_.find("#}", at_);
+      if (end == std::string_view::npos) fail(line_, "a comment does not end");
+      const char sign = end > at_ ? source_[end - 1] : ' ';
+      advance(end - at_);
+      end_tag("#}", sign);
+      return;
+    }
+    add(kind == '%' ? Kind::statement : Kind::output, "");
+    const std::string_view end = kind == '%' ? "%}" : "}}";
+    for (Index open = 0;;) {
+      advance(leading_space(source_.substr(at_)));
+      if (at_ == source_.size()) fail(line_, fmt::format("a tag does not end with {}", end));
+      const char sign = source_[at_];
+      if (open == 0 && holds("-+", sign) && source_.substr(at_ + 1).starts_with(end) && (kind == '%' || sign == '-')) {
+        advance(1);
+        return end_tag(end, sign);
+      }
+      if (open == 0 && next_is(end)) return end_tag(end, ' ');
+      read_token();
+      const Token& read = tokens_.back();
+      if (read.kind != Kind::sign) continue;
+      if (holds("([{", read.text[0])) ++open;
+      if (holds(")]}", read.text[0]) && --open < 0) fail(line_, fmt::format("\"{}\" closes nothing", read.text));
+    }
+  }
+
+  /// "-" takes off all white space behind a tag; else a statement and a comment take off the end of their line, without
+  /// "+".
+  void end_tag(std::string_view end, char sign) {
+    if (end != "#}") add(Kind::end, std::string(end));
+    advance(2);
+    const std::size_t from = at_;
+    if (sign == '-')
+      advance(leading_space(source_.substr(at_)));
+    else if (sign != '+' && end != "}}" && next_is("\n"))
+      advance(1);
+    starts_line_ = at_ > from && source_[at_ - 1] == '\n';
+  }
+
+  void read_token() {
+    const char c = source_[at_];
+    std::size_t size = 0;
+    const auto more = [&](auto test) {
+      while (at_ + size < source_.size() && test(static_cast<unsigned char>(source_[at_ + size]))) ++size;
+    };
+    if (holds("'\"", c)) return read_string(c);
+    if (std::isdigit(static_cast<unsigned char>(c))) {
+      more([](unsigned char d) { return std::isdigit(d) != 0; });
+      return add_part(Kind::number, size);
+    }
+    if (std::isalpha(static_cast<unsigned char>(c)) || c == '_') {
+      more([](unsigned char d) { return std::isalnum(d) || d == '_'; });
+      return add_part(Kind::name, size);
+    }
+    for (const std::string_view two : {"==", "!=", "<=", ">=", "//", "**"}) {
+      if (next_is(two)) return add_part(Kind::sign, 2);
+    }
+    if (!holds("+-*/%~<>=()[]{}.,:|", c)) fail(line_, fmt::format("\"{}\" is not known in a tag", c));
+    add_part(Kind::sign, 1);
+  }
+
+  void add_part(Kind kind, std::size_t size) {
+    add(kind, std::string(source_.substr(at_, size)));
+    advance(size);
+  }
+
+  void read_string(char quote) {
+    const Index line = line_;
+    std::string text;
+    for (advance(1); at_ < source_.size() && source_[at_] != quote;) {
+      if (source_[at_] == '\\') {
+        text += escaped();
+      } else {
+        text += source_[at_];
+        advance(1);
+      }
+    }
+    if (at_ == source_.size()) fail(line, "a text in quotes does not end");
+    advance(1);
+    tokens_.push_back({Kind::string, std::move(text), line});
+  }
+
+  /// What Python's escape that begins here stands for.
+  std::string escaped() {
+    constexpr std::string_view simple = "nrtabfv\\'\"0", stand_for{"\n\r\t\a\b\f\v\\'\"\0", 11};
+    const char letter = at_ + 1 < source_.size() ? source_[at_ + 1] : ' ';
+    const std::size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
+    if (digits > 0) {
+      const std::string_view written = source_.substr(std::min(at_ + 2, source_.size()), digits);
+      std::uint32_t code = 0;
+      const auto end = std::from_chars(written.data(), written.data() + written.size(), code, 16).ptr;
+      if (written.size() != digits || end != written.data() + digits || code > 0x10ffff || (code >> 11) == 0x1b)
+        fail(line_, fmt::format("the escape \\{}{} stands for no character", letter, written));
+      advance(2 + digits);
+      return utf8(icu::UnicodeString(static_cast<UChar32>(code)));
+    }
+    const std::size_t known = simple.find(letter);
+    const bool octal = known == std::string_view::npos ? std::isdigit(static_cast<unsigned char>(letter)) != 0
+                                                       : letter == '0' && at_ + 2 < source_.size() &&
+                                                             std::isdigit(static_cast<unsigned char>(source_[at_ + 2]));
+    if (octal || holds("N\n", letter)) fail(line_, fmt::format("the escape \\{} is not known", letter));
+    advance(1);  // Python keeps the "\" of any other
+    if (known == std::string_view::npos) return "\\";
+    advance(1);
+    return {stand_for[known]};
+  }
+
+  std::string_view source_;
+  std::size_t at_ = 0;
+  Index line_ = 1;
+  bool starts_line_ = true;
+  std::vector<Token> tokens_;
+};
+
+// Expressions.
+
+std::int64_t computed(std::string_view sign, std::int64_t a, std::int64_t b, Index line) {
+  std::int64_t result = 0;
+  bool fits = true;
+  if (sign == "+") {
+    fits = !__builtin_add_overflow(a, b, &result);
+  } else if (sign == "-") {
+    fits = !__builtin_sub_overflow(a, b, &result);
+  } else if (sign == "*") {
+    fits = !__builtin_mul_overflow(a, b, &result);
+  } else if ((sign == "//" || sign == "%") && b > 0) {
+    const std::int64_t rest = (a % b + b) % b;  // as Python rounds: down
+    result = sign == "%" ? rest : a / b - static_cast<int>(a % b < 0);
+  } else {
+    fits = false;
+  }
+  if (!fits) fail(line, fmt::format("{} {} {} is not known", a, sign, b));
+  return result;
+}
+
+Value computed(std::string_view sign, Value a, const Value& b, Index line) {
+  if (sign == "~") return added(text_of(a, line), text_of(b, line), line);
+  if (sign == "+" && a.is_string() && b.is_string())
+    return added(std::move(a.get_ref<std::string&>()), b.get_ref<const std::string&>(), line);
+  if (sign == "+" && a.is_array() && b.is_array()) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  if (a.is_number_integer() && b.is_number_integer())
+    return computed(sign, a.get<std::int64_t>(), b.get<std::int64_t>(), line);
+  fail(line, fmt::format("{} {} {} is not known", kind_of(a), sign, kind_of(b)));
+}
+
+bool compared(std::string_view sign, const Value& a, const Value& b, Index line) {
+  if (sign == "==") return equal(a, b);
+  if (sign == "!=") return !equal(a, b);
+  if (sign == "in") return contains(b, a, line);
+  if (sign == "not in") return !contains(b, a, line);
+  if (!(a.is_string() && b.is_string()) && !(a.is_number() && b.is_number()))
+    fail(line, fmt::format("{} {} {} is not known", kind_of(a), sign, kind_of(b)));
+  return sign == "<" ? a < b : sign == ">" ? b < a : sign == "<=" ? !(b < a) : !(a < b);
+}
+
+/// `value[key]`.
+Value item_of(const Value& value, const Value& key, Index line) {
+  if (value.is_discarded()) fail(line, "a member of an undefined value is taken");
+  if (value.is_object()) return member_of(value, key);
+  if (!value.is_array() && !value.is_string()) return undefined();
+  const Value items = items_of(value, line);
+  const auto size = static_cast<std::int64_t>(items.size());
+  std::int64_t index = integer_of(key, line, "an index");
+  if (index < 0) index += size;
+  return index < 0 || index >= size ? undefined() : items[static_cast<std::size_t>(index)];
+}
+
+/// `value[begin:end:step]`; null where one is left out.
+Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step_, Index line) {
+  if (value.is_discarded()) fail(line, "a member of an undefined value is taken");
+  if (!value.is_array() && !value.is_string()) return undefined();
+  const Value items = items_of(value, line);
+  const auto size = static_cast<std::int64_t>(items.size());
+  const std::int64_t step = step_.is_null() ? 1 : integer_of(step_, line, "the step of a slice");
+  if (step != 1 && step != -1) fail(line, fmt::format("a slice of step {} is not known; 1 and -1 are", step));
+  const std::int64_t least = step > 0 ? 0 : -1, most = step > 0 ? size : size - 1;
+  const auto bound = [&](const Value& at, std::int64_t otherwise) {
+    if (at.is_null()) return otherwise;
+    const std::int64_t index = integer_of(at, line, "a bound of a slice");
+    return std::clamp(index < 0 ? std::max(index, -size - 1) + size : index, least, most);
+  };
+  Value kept = Value::array();
+  const std::int64_t from = bound(begin, step > 0 ? least : most), to = bound(end, step > 0 ? most : least);
+  for (std::int64_t i = from; step > 0 ? i < to : i > to; i += step) kept.push_back(items[static_cast<std::size_t>(i)]);
+  return value.is_array() ? kept : joined(kept, "", line);
+}
+
+/// Something that may be called, or have a member taken.
+struct Operand {
+  Expression value;
+  Expression object;  ///< the same, but a namespace is allowed
+  std::string name;   ///< if it is a name alone
+
+  Operand(Expression expression)  // NOLINT(google-explicit-constructor): any expression is one
+      : value(expression), object(std::move(expression)) {}
+};
+
+/// Arguments of a call.
+struct Arguments {
+  std::vector<Expression> positional;
+  std::vector<std::pair<std::string, Expression>> named;
+
+  Call call(Rendering& rendering, std::string name, Index line) const {
+    Call made(std::move(name), line, &rendering.now);
+    rendering.count_step(line);
+    for (const Expression& argument : positional) made.positional.push_back(argument(rendering));
+    for (const auto& [key, argument] : named) made.named[key] = argument(rendering);
+    return made;
+  }
+};
+
+class Parser {
+ public:
+  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+  std::vector<Statement> whole() { return statements({}).first; }
+
+ private:
+  using Names = std::initializer_list<std::string_view>;
+
+  /// Counts how deeply the template nests, since each level takes of the stack.
+  struct Level {
+    explicit Level(Parser& parser) : depth(parser.depth_) {
+      if (++depth > deepest) fail(parser.line(), fmt::format("it nests more than {} levels", deepest));
+    }
+    ~Level() { --depth; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+    int& depth;
+  };
+
+  const Token& token() const { return tokens_[at_]; }
+  const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  Index line() const { return token().line; }
+  bool at(Kind kind, std::string_view text) const { return token().kind == kind && token().text == text; }
+  bool at_sign(std::string_view text) const { return at(Kind::sign, text); }
+  bool at_name(Names names) const { return token().kind == Kind::name && std::ranges::count(names, token().text) > 0; }
+  bool skip(Kind kind, std::string_view text) {
+    const bool here = at(kind, text);
+    at_ += here;
+    return here;
+  }
+  bool skip_sign(std::string_view text) { return skip(Kind::sign, text); }
+  bool skip_name(std::string_view text) { return skip(Kind::name, text); }
+  [[noreturn]] void expected(std::string_view what) const {
+    const bool ends = token().kind != Kind::name && token().kind != Kind::sign && token().kind != Kind::number;
+    fail(line(), fmt::format("{} stands where {} is expected",
+                             ends ? "something else" : fmt::format("\"{}\"", token().text), what));
+  }
+  void expect(Kind kind, std::string_view text) {
+    if (!skip(kind, text)) expected(fmt::format("\"{}\"", text));
+  }
+  std::string name() {
+    if (token().kind != Kind::name) expected("a name");
+    return tokens_[at_++].text;
+  }
+
+  // Statements.
+
+  /// Up to a statement that is one of `ends`, and which one that is; without `ends` up to the end of the template.
+  std::pair<std::vector<Statement>, std::string> statements(Names ends) {
+    const Level level(*this);
+    std::vector<Statement> all;
+    for (;;) {
+      const Token& first = tokens_[at_++];
+      if (first.kind == Kind::end) {
+        if (ends.size() > 0) fail(first.line, fmt::format("{{% {} %}} is missing", *(ends.end() - 1)));
+        return {std::move(all), ""};
+      }
+      if (first.kind == Kind::text) {
+        all.emplace_back([text = first.text, line = first.line](Rendering& rendering) {
+          rendering.out = added(std::move(rendering.out), text, line);
+        });
+      } else if (first.kind == Kind::output) {
+        all.emplace_back([value = condexpr(), line = first.line](Rendering& rendering) {
+          rendering.out = added(std::move(rendering.out), text_of(value(rendering), line), line);
+        });
+        expect(Kind::end, "}}");
+      } else {
+        if (at_name(ends)) return {std::move(all), name()};
+        Statement read = statement();
+        all.emplace_back([read = std::move(read), line = first.line](Rendering& rendering) {
+          rendering.count_step(line);
+          read(rendering);
+        });
+      }
+    }
+  }
+
+  void end_statement() { expect(Kind::end, "%}"); }
+
+  Statement statement() {
+    const Index line = this->line();
+    const std::string kind = name();
+    if (kind == "if") return if_();
+    if (kind == "for") return for_();
+    if (kind == "set") return set();
+    if (kind == "macro") return macro();
+    if (kind == "generation") {
+      end_statement();
+      auto body = statements({"endgeneration"}).first;
+      end_statement();
+      return [body = std::move(body)](Rendering& rendering) { rendering.out += rendering.captured(body); };
+    }
+    if (kind == "break" || kind == "continue") {
+      end_statement();
+      const auto flow = kind == "break" ? Rendering::Flow::end_of_loop : Rendering::Flow::next_turn;
+      return [flow](Rendering& rendering) { rendering.flow = flow; };
+    }
+    fail(line,
+         fmt::format("the statement \"{}\" is not known; known are break, continue, for, generation, if, macro, set",
+                     kind));
+  }
+
+  Statement if_() {
+    std::vector<std::pair<Expression, std::vector<Statement>>> branches;
+    std::string ended = "elif";
+    while (ended == "elif" || ended == "else") {
+      Expression condition = ended == "elif" ? or_() : [](Rendering&) -> Value { return true; };
+      end_statement();
+      auto [body, end] = ended == "elif" ? statements({"elif", "else", "endif"}) : statements({"endif"});
+      branches.emplace_back(std::move(condition), std::move(body));
+      ended = end;
+    }
+    end_statement();
+    return [branches = std::move(branches)](Rendering& rendering) {
+      for (const auto& [condition, body] : branches) {
+        if (is_true(condition(rendering))) return rendering.run(body);
+      }
+    };
+  }
+
+  /// `name` or `name, name`.
+  std::vector<std::string> targets() {
+    std::vector<std::string> names{name()};
+    while (skip_sign(",")) names.push_back(name());
+    return names;
+  }
+
+  static void assign(Rendering& rendering, const std::vector<std::string>& names, const Value& value, Index line) {
+    if (names.size() == 1) return rendering.set(names[0], value);
+    if (!value.is_array() || value.size() != names.size())
+      fail(line, fmt::format("{} names are set to {}", names.size(), kind_of(value)));
+    for (std::size_t i = 0; i < names.size(); ++i) rendering.set(names[i], value[i]);
+  }
+
+  Statement for_() {
+    const Index line = this->line();
+    auto names = targets();
+    expect(Kind::name, "in");
+    Expression iterated = or_();
+    Expression condition = skip_name("if") ? condexpr() : Expression();
+    end_statement();
+    auto [body, ended] = statements({"else", "endfor"});
+    std::vector<Statement> otherwise;
+    end_statement();
+    if (ended == "else") {
+      otherwise = statements({"endfor"}).first;
+      end_statement();
+    }
+    return [=, names = std::move(names), iterated = std::move(iterated), condition = std::move(condition),
+            body = std::move(body), otherwise = std::move(otherwise)](Rendering& rendering) {
+      Value items = items_of(iterated(rendering), line);
+      if (condition) {
+        Value kept = Value::array();
+        for (Value& item : items) {
+          rendering.count_step(line);
+          rendering.scopes.emplace_back();
+          assign(rendering, names, item, line);
+          if (is_true(condition(rendering))) kept.push_back(std::move(item));
+          rendering.scopes.pop_back();
+        }
+        items = std::move(kept);
+      }
+      bool whole_turn = false;
+      const std::size_t count = items.size();
+      for (std::size_t i = 0; i < count; ++i) {
+        rendering.count_step(line);
+        rendering.scopes.emplace_back();
+        Value loop{{"index", i + 1},  {"index0", i}, {"revindex", count - i},  {"revindex0", count - i - 1},
+                   {"first", i == 0}, {"depth", 1},  {"last", i + 1 == count}, {"depth0", 0},
+                   {"length", count}};
+        if (i > 0) loop["previtem"] = items[i - 1];
+        if (i + 1 < count) loop["nextitem"] = items[i + 1];
+        rendering.set("loop", std::move(loop));
+        assign(rendering, names, items[i], line);
+        rendering.run(body);
+        rendering.scopes.pop_back();
+        const Rendering::Flow flow = std::exchange(rendering.flow, Rendering::Flow::on);
+        if (flow == Rendering::Flow::end_of_loop) break;
+        whole_turn = whole_turn || flow == Rendering::Flow::on;
+      }
+      if (!whole_turn) rendering.run(otherwise);  // Jinja does so, not only where nothing is looped through
+    };
+  }
+
+  Statement set() {
+    const Index line = this->line();
+    if (next().kind == Kind::sign && next().text == ".") {
+      std::string variable = name();
+      expect(Kind::sign, ".");
+      std::string member = name();
+      expect(Kind::sign, "=");
+      Expression value = condexpr();
+      end_statement();
+      return [=, value = std::move(value)](Rendering& rendering) {
+        Value result = value(rendering);
+        Rendering::Variable* const found = rendering.find(variable);
+        if (found == nullptr || !found->is_namespace) fail(line, fmt::format("\"{}\" is no namespace", variable));
+        found->value[member] = std::move(result);
+      };
+    }
+    auto names = targets();
+    if (skip_sign("=")) {
+      const bool makes_namespace = names.size() == 1 && at_name({"namespace"}) && next().text == "(";
+      Expression value = tuple();
+      end_statement();
+      return [=, names = std::move(names), value = std::move(value)](Rendering& rendering) {
+        Value result = value(rendering);
+        if (makes_namespace) return rendering.set(names[0], std::move(result), true);
+        assign(rendering, names, result, line);
+      };
+    }
+    end_statement();
+    auto body = statements({"endset"}).first;
+    end_statement();
+    return [=, names = std::move(names), body = std::move(body)](Rendering& rendering) {
+      assign(rendering, names, rendering.captured(body), line);
+    };
+  }
+
+  Statement macro() {
+    const Index line = this->line();
+    std::string called = name();
+    Rendering::Macro made;
+    expect(Kind::sign, "(");
+    while (!skip_sign(")")) {
+      if (!made.parameters.empty()) expect(Kind::sign, ",");
+      std::string parameter = name();
+      made.parameters.emplace_back(std::move(parameter), skip_sign("=") ? condexpr() : Expression());
+    }
+    end_statement();
+    made.body = statements({"endmacro"}).first;
+    end_statement();
+    return [=, made = std::move(made)](Rendering& rendering) {
+      if (rendering.scopes.size() > 1) fail(line, "a macro inside of a loop or another macro is not known");
+      rendering.macros[called] = made;
+    };
+  }
+
+  // Expressions, the loosest first.
+
+  Expression tuple() {
+    const Index line = this->line();
+    Expression first = condexpr();
+    if (!at_sign(",")) return first;
+    std::vector<Expression> all{std::move(first)};
+    while (skip_sign(",")) {
+      if (at_sign(")") || token().kind == Kind::end) break;
+      all.push_back(condexpr());
+    }
+    return list(std::move(all), line);
+  }
+
+  static Expression list(std::vector<Expression> all, Index line) {
+    return [all = std::move(all), line](Rendering& rendering) {
+      rendering.count_step(line);
+      Value values = Value::array();
+      for (const Expression& each : all) values.push_back(each(rendering));
+      return values;
+    };
+  }
+
+  Expression condexpr() {
+    const Level level(*this);
+    Expression value = or_();
+    while (skip_name("if")) {
+      Expression condition = or_();
+      Expression otherwise = skip_name("else") ? condexpr() : [](Rendering&) { return undefined(); };
+      value = [value = std::move(value), condition = std::move(condition),
+               otherwise = std::move(otherwise)](Rendering& rendering) {
+        return is_true(condition(rendering)) ? value(rendering) : otherwise(rendering);
+      };
+    }
+    return value;
+  }
+
+  Expression or_() {
+    Expression left = and_();
+    while (skip_name("or")) {
+      left = [left = std::move(left), right = and_()](Rendering& rendering) {
+        Value value = left(rendering);
+        return is_true(value) ? value : right(rendering);
+      };
+    }
+    return left;
+  }
+
+  Expression and_() {
+    Expression left = not_();
+    while (skip_name("and")) {
+      left = [left = std::move(left), right = not_()](Rendering& rendering) {
+        Value value = left(rendering);
+        return is_true(value) ? right(rendering) : value;
+      };
+    }
+    return left;
+  }
+
+  Expression not_() {
+    const Level level(*this);
+    if (!skip_name("not")) return compare();
+    return [value = not_()](Rendering& rendering) -> Value { return !is_true(value(rendering)); };
+  }
+
+  Expression compare() {
+    const Index line = this->line();
+    Expression first = math1();
+    std::vector<std::pair<std::string, Expression>> others;
+    for (;;) {
+      std::string sign;
+      if (token().kind == Kind::sign && std::ranges::count(std::array{"==", "!=", "<", ">", "<=", ">="}, token().text))
+        sign = token().text;
+      else if (at_name({"in"}))
+        sign = "in";
+      else if (at_name({"not"}) && next().kind == Kind::name && next().text == "in")
+        sign = "not in";
+      else
+        break;
+      at_ += sign == "not in" ? 2 : 1;
+      Expression operand = math1();
+      others.emplace_back(std::move(sign), std::move(operand));
+    }
+    if (others.empty()) return first;
+    return [first = std::move(first), others = std::move(others), line](Rendering& rendering) -> Value {
+      Value left = first(rendering);
+      for (const auto& [sign, operand] : others) {
+        Value right = operand(rendering);
+        if (!compared(sign, left, right, line)) return false;
+        left = std::move(right);
+      }
+      return true;
+    };
+  }
+
+  /// Operators of one rank, whose operands are read by `operand`.
+  Expression operations(Names signs, Expression (Parser::*operand)()) {
+    Expression left = (this->*operand)();
+    while (token().kind == Kind::sign && std::ranges::count(signs, token().text) > 0) {
+      const Token sign = tokens_[at_++];
+      left = [left = std::move(left), right = (this->*operand)(), sign](Rendering& rendering) {
+        Value value = left(rendering);
+        return computed(sign.text, std::move(value), right(rendering), sign.line);
+      };
+    }
+    return left;
+  }
+  Expression math1() { return operations({"+", "-"}, &Parser::concat); }
+  Expression concat() { return operations({"~"}, &Parser::math2); }
+  Expression math2() { return operations({"*", "/", "//", "%"}, &Parser::pow); }
+  Expression pow() { return operations({"**"}, &Parser::filtered_unary); }
+  Expression filtered_unary() { return unary(true); }
+
+  Expression unary(bool with_filter) {
+    const Level level(*this);
+    const Index line = this->line();
+    if (skip_sign("-")) {
+      Expression negative = [value = unary(false), line](Rendering& rendering) {
+        return computed("-", Value(0), value(rendering), line);
+      };
+      return with_filter ? filter_expr(std::move(negative)) : negative;
+    }
+    Expression value = postfix(primary());
+    return with_filter ? filter_expr(std::move(value)) : value;
+  }
+
+  Operand primary() {
+    const Token& first = tokens_[at_++];
+    const Index line = first.line;
+    if (first.kind == Kind::string) {
+      std::string text = first.text;
+      while (token().kind == Kind::string) text += tokens_[at_++].text;
+      return constant(std::move(text));
+    }
+    if (first.kind == Kind::number) {
+      std::int64_t value = 0;
+      const char* const end = first.text.data() + first.text.size();
+      const auto read = std::from_chars(first.text.data(), end, value);
+      if (read.ec != std::errc() || read.ptr != end) fail(line, fmt::format("the number {} is not known", first.text));
+      return constant(value);
+    }
+    if (first.kind == Kind::name) {
+      if (first.text == "true" || first.text == "True") return constant(true);
+      if (first.text == "false" || first.text == "False") return constant(false);
+      if (first.text == "none" || first.text == "None") return constant(nullptr);
+      return variable(first.text, line);
+    }
+    if (first.kind == Kind::sign && first.text == "(") {
+      Expression inner = tuple();
+      expect(Kind::sign, ")");
+      return inner;
+    }
+    if (first.kind == Kind::sign && first.text == "[") {
+      std::vector<Expression> all;
+      while (!skip_sign("]")) {
+        if (!all.empty()) expect(Kind::sign, ",");
+        if (!at_sign("]")) all.push_back(condexpr());
+      }
+      return list(std::move(all), line);
+    }
+    if (first.kind == Kind::sign && first.text == "{") return mapping(line);
+    --at_;
+    expected("a value");
+  }
+
+  static Expression constant(Value value) {
+    return [value = std::move(value)](Rendering&) { return value; };
+  }
+
+  static Operand variable(const std::string& name, Index line) {
+    Operand made([name, line](Rendering& rendering) {
+      const Rendering::Variable* const found = rendering.find(name);
+      if (found != nullptr && found->is_namespace)
+        fail(line, fmt::format("the namespace \"{}\" as a value is not known", name));
+      if (found != nullptr) return found->value;
+      const bool is_function = rendering.macros.contains(name) || functions.contains(name);
+      return is_function ? Value::binary({}) : undefined();
+    });
+    made.object = [name](Rendering& rendering) {
+      const Rendering::Variable* const found = rendering.find(name);
+      return found != nullptr ? found->value : undefined();
+    };
+    made.name = name;
+    return made;
+  }
+
+  Expression mapping(Index line) {
+    std::vector<std::pair<Expression, Expression>> members;
+    while (!skip_sign("}")) {
+      if (!members.empty()) expect(Kind::sign, ",");
+      if (at_sign("}")) continue;
+      Expression key = condexpr();
+      expect(Kind::sign, ":");
+      members.emplace_back(std::move(key), condexpr());
+    }
+    return [members = std::move(members), line](Rendering& rendering) {
+      rendering.count_step(line);
+      Value made = Value::object();
+      for (const auto& [key, value] : members)
+        made[string_of(key(rendering), line, "the key of a mapping")] = value(rendering);
+      return made;
+    };
+  }
+
+  Expression postfix(Operand operand) {
+    for (;;) {
+      const Level level(*this);
+      const Index line = this->line();
+      if (skip_sign(".")) {
+        const std::string member = name();
+        operand = at_sign("(")
+                      ? method(std::move(operand), member, line)
+                      : Operand([object = std::move(operand.object), member, line](Rendering& rendering) {
+                          const Value value = object(rendering);
+                          const bool is_method = value.is_object() ? methods_of_mappings.contains(member)
+                                                                   : methods_of_texts.contains(member);
+                          if (is_method) fail(line, fmt::format("the method \"{}\" is not called", member));
+                          return item_of(value.is_object() || value.is_discarded() ? value : Value(), member, line);
+                        });
+      } else if (skip_sign("[")) {
+        operand = subscript(std::move(operand), line);
+      } else if (at_sign("(")) {
+        if (operand.name.empty()) fail(line, "what is called has no name");
+        operand = function_call(operand.name, line);
+      } else {
+        return operand.value;
+      }
+    }
+  }
+
+  Expression method(Operand operand, const std::string& member, Index line) {
+    return [object = std::move(operand.object), member, line, arguments = arguments()](Rendering& rendering) {
+      Call call = arguments.call(rendering, fmt::format("method \"{}\"", member), line);
+      call.subject = object(rendering);
+      if (!call.subject.is_object() && !call.subject.is_string())
+        call.refuse(fmt::format("of {} is not known", kind_of(call.subject)));
+      return function_of(call.subject.is_object() ? methods_of_mappings : methods_of_texts, member, "method",
+                         line)(call);
+    };
+  }
+
+  Expression function_call(const std::string& name, Index line) {
+    return [name, line, arguments = arguments()](Rendering& rendering) {
+      const Call call = arguments.call(rendering, fmt::format("function \"{}\"", name), line);
+      if (rendering.find(name) != nullptr) call.refuse("is no function but a variable");
+      const auto macro = rendering.macros.find(name);
+      return macro != rendering.macros.end() ? rendering.call_macro(macro->second, call)
+                                             : function_of(functions, name, "function", line)(call);
+    };
+  }
+
+  Expression subscript(Operand operand, Index line) {
+    std::array<Expression, 3> parts;  // of a slice
+    std::size_t part = 0;
+    bool is_slice = false;
+    while (!at_sign("]")) {
+      if (skip_sign(":")) {
+        is_slice = true;
+        if (++part == parts.size()) expected("\"]\"");
+      } else if (parts[part]) {
+        expected("\"]\"");
+      } else {
+        parts[part] = condexpr();
+      }
+    }
+    if (!is_slice && !parts[0]) expected("an index");
+    expect(Kind::sign, "]");
+    return [object = std::move(operand.object), parts = std::move(parts), is_slice, line](Rendering& rendering) {
+      const Value value = object(rendering);
+      const auto at = [&](std::size_t i) { return parts[i] ? parts[i](rendering) : Value(); };
+      return is_slice ? slice_of(value, at(0), at(1), at(2), line) : item_of(value, at(0), line);
+    };
+  }
+
+  Arguments arguments() {
+    Arguments made;
+    expect(Kind::sign, "(");
+    bool first = true;
+    while (!skip_sign(")")) {
+      if (!std::exchange(first, false)) expect(Kind::sign, ",");
+      if (at_sign(")")) continue;
+      if (token().kind == Kind::name && next().kind == Kind::sign && next().text == "=") {
+        std::string key = name();
+        expect(Kind::sign, "=");
+        made.named.emplace_back(std::move(key), condexpr());
+      } else {
+        made.positional.push_back(condexpr());
+      }
+    }
+    return made;
+  }
+
+  Expression filter_expr(Expression value) {
+    for (;;) {
+      const Level level(*this);
+      const Index line = this->line();
+      if (skip_sign("|")) {
+        value = applied(filters, "filter", std::move(value), name(), line);
+      } else if (skip_name("is")) {
+        value = test(std::move(value), line);
+      } else if (at_sign("(")) {
+        fail(line, "what is called has no name");
+      } else {
+        return value;
+      }
+    }
+  }
+
+  Expression applied(const Functions& known, std::string_view kind, Expression value, const std::string& name,
+                     Index line) {
+    return applied(known, kind, std::move(value), name, at_sign("(") ? arguments() : Arguments(), line);
+  }
+
+  static Expression applied(const Functions& known, std::string_view kind, Expression value, const std::string& name,
+                            Arguments arguments, Index line) {
+    return
+        [&known, kind, value = std::move(value), name, arguments = std::move(arguments), line](Rendering& rendering) {
+          Call call = arguments.call(rendering, fmt::format("{} \"{}\"", kind, name), line);
+          call.subject = value(rendering);
+          return function_of(known, name, kind, line)(call);
+        };
+  }
+
+  Expression test(Expression value, Index line) {
+    const bool negated = skip_name("not");
+    const std::string which = name();
+    if (at_name({"is"})) expected("an argument of a test");
+    Arguments given;
+    if (at_sign("(")) {
+      given = arguments();
+    } else if (const Kind kind = token().kind; kind == Kind::string || kind == Kind::number || at_sign("[") ||
+                                               at_sign("{") ||
+                                               (kind == Kind::name && !at_name({"else", "or", "and"}))) {
+      given.positional.push_back(postfix(primary()));
+    }
+    Expression result = applied(tests, "test", std::move(value), which, std::move(given), line);
+    if (!negated) return result;
+    return [result = std::move(result)](Rendering& rendering) -> Value { return !is_true(result(rendering)); };
+  }
+
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+JinjaTemplate::JinjaTemplate(std::string_view source) {
+  std::string text;  // with the ends of lines, and without the last one, as Jinja reads it
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] != '\r') text += source[i];
+    if (source[i] == '\r' && !source.substr(i + 1).starts_with('\n')) text += '\n';
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  statements_ = Parser(Lexer(text).tokens()).whole();
+}
+
+std::string JinjaTemplate::render(const Value& variables, const std::tm& now) const {
+  Rendering rendering{.now = now, .scopes = {{}}, .macros = {}, .out = {}};
+  for (const auto& [name, value] : variables.items()) rendering.set(name, value);
+  rendering.run(statements_);
+  return std::move(rendering.out);
+}
+
+}  // namespace llama
