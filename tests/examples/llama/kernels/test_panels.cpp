@@ -1,4 +1,9 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -45,9 +50,10 @@ struct PanelSample {
     }
   }
 
-  double expected(Index row, Index output) const {
+  /// The sum of the first `inputs` inputs.
+  double expected(Index row, Index output, Index inputs) const {
     double sum = 0;
-    for (Index k = 0; k < panels.in; ++k) {
+    for (Index k = 0; k < inputs; ++k) {
       sum += static_cast<double>(x[static_cast<std::size_t>(row * x_width + k)]) *
              static_cast<double>(weights[static_cast<std::size_t>(output * panels.in + k)]);
     }
@@ -89,7 +95,7 @@ void check_kernel(PanelKernel kernel) {
       for (Index i = 0; i < rows; ++i) {
         for (Index j = 0; j < out; ++j) {
           const double error =
-              std::abs(static_cast<double>(sums[static_cast<std::size_t>(i * out + j)]) - sample.expected(i, j));
+              std::abs(static_cast<double>(sums[static_cast<std::size_t>(i * out + j)]) - sample.expected(i, j, in));
           worst = error <= worst ? worst : error;
         }
       }
@@ -101,11 +107,56 @@ void check_kernel(PanelKernel kernel) {
   }
 }
 
+/// Rows that lie apart, in memory that ends with the last one. What lies behind a row is NaN, or 255, and the weights
+/// that it would meet are not zero.
+template <class T>
+void check_rows_apart(PanelKernel kernel) {
+  if (kernel == nullptr) {
+    MESSAGE("skipped: this processor has no such kernel");
+    return;
+  }
+  using Sample = PanelSample<T>;
+  using X = typename Sample::X;
+  constexpr Index out = Panels<T>::width, gap = 4 * Panels<T>::depth;
+  constexpr bool whole_numbers = std::is_same_v<T, std::int8_t>;
+  const X between = whole_numbers ? static_cast<X>(255) : std::numeric_limits<X>::quiet_NaN();
+  for (const Index groups : {1, 7, 64, 72, 131}) {
+    CAPTURE(groups);
+    const Index width = groups * Panels<T>::depth, stride = width + gap;
+    const Sample sample(stride, out);
+    std::vector<double> expected;
+    for (Index i = 0; i < few_product_rows * out; ++i) expected.push_back(sample.expected(i / out, i % out, width));
+    for (Index rows = 1; rows <= few_product_rows; ++rows) {
+      CAPTURE(rows);
+      std::vector<X> x(static_cast<std::size_t>(rows * stride - gap), between);
+      for (Index i = 0; i < rows; ++i) {
+        std::copy_n(sample.x.begin() + i * sample.x_width, width, x.begin() + i * stride);
+      }
+      alignas(64) std::array<typename Sample::Sum, few_product_rows * out> sums;
+      kernel(sample.panels.panel(0), groups, reinterpret_cast<const std::byte*>(x.data()),
+             stride * static_cast<Index>(sizeof(X)), rows, 0, out, sums.data());
+      Index wrong = 0;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(rows * out); ++i) {
+        const bool right = std::abs(static_cast<double>(sums[i]) - expected[i]) <= (whole_numbers ? 0 : 1e-4);
+        wrong += right ? 0 : 1;
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("rows times panels are the sums, and a row's bits are its own", T, float, Eigen::bfloat16,
                    std::int8_t) {
   for (const Isa best : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
     CAPTURE(static_cast<int>(best));
     check_kernel<T>(panel_kernel<T>(best));
+  }
+}
+
+TEST_CASE_TEMPLATE("what lies behind a row reaches no sum", T, float, Eigen::bfloat16, std::int8_t) {
+  for (const Isa best : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
+    CAPTURE(static_cast<int>(best));
+    check_rows_apart<T>(panel_kernel<T>(best));
   }
 }
 
