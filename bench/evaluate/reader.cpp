@@ -79,7 +79,8 @@ std::vector<std::string> read_answers(const json& line) {
   std::vector<std::string> answers;
   if (field->is_string()) {
     const auto& text = field->get_ref<const std::string&>();
-    answers = texts(json::parse(text, nullptr, false)).value_or(std::vector{text});
+    const json list = zero_byte_in(text).empty() ? json::parse(text, nullptr, false) : json();
+    answers = texts(list).value_or(std::vector{text});
   } else if (const auto list = texts(*field)) {
     answers = *list;
   } else {

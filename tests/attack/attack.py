@@ -209,7 +209,8 @@ def schedules():
         yield Case("schedules", f"preset {place} = {value!r}", "lazyllm-generate", generate("--schedule", "@presets.json"),
                    {"presets.json": changed}, place="presets.json" if value != 1.0 or place == "format" else None,
                    status=(1,) if place == "format" else (0, 1))
-    for text in ["", "1", "null", "[]", "{", "{}", "[" * 100000, '{"format":1,"format":1}', "\x00", "\xff"]:
+    for text in ["", "1", "null", "[]", "{", "{}", "[" * 100000, '{"format":1,"format":1}', "\x00", "\xff",
+                 json.dumps(good) + "\x00"]:
         yield Case("schedules", f"preset file {text[:20]!r}", "lazyllm-generate", generate("--schedule", "@presets.json"),
                    {"presets.json": text}, place="presets.json", status=(1,))
 
@@ -265,7 +266,7 @@ def configs():
         yield run_model("configs", f"{field} = {value!r}", model({**good, field: value}), status=(1,))
     text = json.dumps(good)
     for broken in ["", "{", "null", "[]", text[:-1], text + "x", text * 2, "[" * 100000, text.replace(":", ":\x00", 1),
-                   '{"a":1,"a":2}', "\ufeff" + text]:
+                   text + "\x00", text + "\x00" + text, '{"a":1,"a":2}', "\ufeff" + text]:
         yield run_model("configs", f"config.json {broken[:20]!r}", model(broken), place="config.json",
                         status=(0, 1) if broken.startswith("\ufeff") else (1,))
 
@@ -296,7 +297,7 @@ def weights():
     for missing in [key for key in header if key != "__metadata__"][:6]:
         changed = {key: value for key, value in header.items() if key != missing}
         yield run_model("weights", f"without {missing}", model(weights=file(changed)), status=(1,))
-    for text in (b"{}", b"[]", b"null", b"", b"{" * 100000, b'{"a":{},"a":{}}', b"\xff\xfe"):
+    for text in (b"{}", b"[]", b"null", b"", b"{" * 100000, b'{"a":{},"a":{}}', b"\xff\xfe", json.dumps(header).encode() + b"\x00"):
         yield run_model("weights", f"header {text[:20]!r}", model(weights=file(text)), status=(1,))
     for number in (float("nan"), float("inf"), -float("inf")):
         yield run_model("weights", f"all weights {number}",
@@ -334,13 +335,16 @@ def tokenizers():
                 continue
             shown = "absent" if value is delete else repr(value)
             yield run_tokenizer(f"{place} = {shown}", tokenizer_folder(changed), status=(0, 1))
-    for text in [b"", b"{", b"null", b"[]", b"\x00" * 10, b"[" * 100000, b"\n\x05\n", b"\x05\x00\x00\x00" + b"\xff" * 100]:
+    for text in [b"", b"{", b"null", b"[]", b"\x00" * 10, b"[" * 100000, b"\n\x05\n", b"\x05\x00\x00\x00" + b"\xff" * 100,
+                 json.dumps(good).encode() + b"\x00x"]:
         yield run_tokenizer(f"tokenizer.json {text[:20]!r}", tokenizer_folder(text), status=(1,))
     for name in ("tokenizer_config.json", "generation_config.json"):
         for text in ["", "{", "null", "[]", '{"bos_token":"none"}', '{"eos_token":{}}', '{"eos_token_id":-1}', '{"eos_token_id":"x"}',
                      '{"bos_token":"\\u001b[2J"}', '{"eos_token_id":[[]]}']:
             yield run_tokenizer(f"{name} {text[:30]!r}", tokenizer_folder(**{name: text}), status=(0, 1))
-    for kind in (os.mkfifo, os.mkdir):
+    for name in ("tokenizer_config.json", "generation_config.json"):
+        yield run_tokenizer(f"{name} with a zero byte", tokenizer_folder(**{name: "{}\x00"}), status=(1,))
+    for kind in (os.mkfifo, os.mkdir, link_to_itself):
         for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
             yield run_tokenizer(f"{name} is made by {kind.__name__}", {**tokenizer_folder(), f"tokenizer/{name}": replaced_by(kind)},
                                 status=(1,))
@@ -358,7 +362,11 @@ def replaced_by(make):
 
 def prompts():
     for text in ["", " ", "[]", "[1", "[1,]", "[null]", "[1.5]", "[-1]", '["1"]', "[[1]]", "x", "1x", "-1", "-0", "97", "1\n97",
-                 "99999999999999999999", "1 \x1b[2J", "\x00", "0x1", "1e0", "[-0]", "[" * 100000, "1," * 3 + "x"]:
+                 "99999999999999999999", "1 \x1b[2J", "\x00", "0x1", "1e0", "[-0]", "[" * 100000, "1," * 3 + "x", "[3,4]\x00,5,6]"]:
+def link_to_itself(path):
+    os.symlink(path.name, path)
+
+
         yield Case("prompts", f"token ids {text[:20]!r}", "lazyllm-generate", generate(), {"ids": text}, place=None, status=(1,))
     for text in (b"", b"\xff\xfe", b"\x00" * 100, b"\x1b[2J", b" " * 100_000, b"\n" * 100_000, b"x" * 100_000, b"</s>" * 1000,
                  "\u202e\U0001f600".encode(), b" " * 1_000_000):
@@ -382,10 +390,10 @@ def data():
         yield Case("data", f"{field} = {'absent' if value is delete else value!r}", "lazyllm-evaluate", evaluate(),
                    {"data.jsonl": line}, status=(0, 1))
     good = json.dumps(LINE)
-    for text in ["", "\n", "{", "null", "[]", good[:-1], good + "\n" + good, "\x00", "[" * 100000, good + "\n\xff"]:
+    for text in ["", "\n", "{", "null", "[]", good[:-1], good + "\n" + good, "\x00", "[" * 100000, good + "\n\xff", good + "\x00" + good]:
         for program, arguments in (("lazyllm-evaluate", evaluate()), ("lazyllm-calibrate", calibrate("--data", "data.jsonl"))):
             yield Case("data", f"{program} {text[:20]!r}", program, arguments, {"data.jsonl": text},
-                       place="data.jsonl", status=(0, 1))
+                       place="data.jsonl", status=(1,) if "\x00" in text else (0, 1))
     for option, name in (("--prompts", "prompts.json"), ("--lengths", "lengths.json")):
         for text in ["", "{", "null", "[]", '{"qasper": null}', '{"qasper": -1}', '{"qasper": "{"}', '{"\\u001b[2J": []}']:
             yield Case("data", f"{option} {text!r}", "lazyllm-evaluate", evaluate(option, name), {name: text}, status=(0, 1))

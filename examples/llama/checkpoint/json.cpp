@@ -1,5 +1,6 @@
 #include "examples/llama/checkpoint/json.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <stdexcept>
@@ -15,6 +16,9 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
   constexpr std::size_t max_values = 1'000'000;
   if (text.size() > max_json_bytes)
     reject(place, "the JSON text has {} bytes, allowed are {}", text.size(), max_json_bytes);
+
+  const std::string_view characters(reinterpret_cast<const char*>(text.data()), text.size());
+  if (const std::string reason = zero_byte_in(characters); !reason.empty()) reject(place, "not valid JSON: {}", reason);
 
   std::vector<std::set<std::string>> names;  // of the objects and arrays that are open; arrays have none
   std::size_t values = 0;
@@ -38,11 +42,18 @@ nlohmann::json parse_json(std::span<const std::byte> text, std::string_view plac
     return true;
   };
   try {
-    const auto* first = reinterpret_cast<const char*>(text.data());
-    return Json::parse(first, first + text.size(), check);
+    return Json::parse(characters, check);
   } catch (const Json::exception& error) {
     reject(place, "not valid JSON: {}", plain_reason(error));
   }
+}
+
+std::string zero_byte_in(std::string_view text) {
+  const std::size_t at = text.find('\0');
+  if (at == std::string_view::npos) return {};
+  const std::string_view before = text.substr(0, at);
+  return fmt::format("a zero byte at line {}, column {}", std::ranges::count(before, '\n') + 1,
+                     at - (before.rfind('\n') + 1) + 1);
 }
 
 std::string json_text(const nlohmann::ordered_json& json, int indent) {

@@ -17,6 +17,10 @@ inline constexpr std::size_t max_json_bytes = 100'000'000;
 /// nesting deeper than 16, more than a million values, and an object with two equal names.
 nlohmann::json parse_json(std::span<const std::byte> text, std::string_view place);
 
+/// Where the first zero byte of a JSON text is, as a reason to refuse it: the parser would take it for the text's end,
+/// and not read what follows. Empty if there is none.
+std::string zero_byte_in(std::string_view text);
+
 /// `json` as text, in one line unless there is an `indent`. Bytes that are not UTF-8, which a path may hold, become
 /// U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json, int indent = -1);

@@ -8,6 +8,8 @@
 namespace llama {
 
 nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& file) {
+  if (const std::string reason = zero_byte_in(text); !reason.empty())
+    throw tokenizer_error(fmt::format("{}: not valid JSON: {}", file, reason));
   constexpr int deepest = 64;
   const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
     if (depth > deepest) throw tokenizer_error(fmt::format("{}: nested deeper than {} levels", file, deepest));

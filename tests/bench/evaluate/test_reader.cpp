@@ -84,6 +84,7 @@ TEST_CASE("answers are a list, a text, or a text that holds a list") {
   CHECK(answers(R"("a")") == Texts{"a"});
   CHECK(answers(R"("")") == Texts{""});
   CHECK(answers(R"("[\"a\", \"b c\"]")") == Texts{"a", "b c"});
+  CHECK(answers(R"("[\"a\"]\u0000]")") == Texts{std::string("[\"a\"]\0]", 7)});
   CHECK(answers(R"("[a, b]")") == Texts{"[a, b]"});  // a line of code, not a list
   CHECK(answers(R"("[1, 2]")") == Texts{"[1, 2]"});
   CHECK(answers(R"("{\"a\": 1}")") == Texts{R"({"a": 1})"});
@@ -135,6 +136,8 @@ TEST_CASE("each kind of bad line has its reason") {
   CHECK(reason("{bad").starts_with("not valid JSON"));
   CHECK(reason("{\"prompt\": \"p").starts_with("not valid JSON"));
   CHECK(reason("{\"prompt\": \"\xff\", \"answers\": \"a\"}").starts_with("not valid JSON"));  // not UTF-8
+  const std::string record = R"({"prompt": "p", "answers": "a"})";
+  CHECK(reason(record + '\0' + record) == "not valid JSON: a zero byte at line 1, column 32");
   CHECK(reason("[]") == "the line is not a JSON object");
   CHECK(reason(R"({"prompt": "p"})") == "the field answers is missing");
   CHECK(reason(R"({"prompt": "p", "answers": []})") == "answers is empty");

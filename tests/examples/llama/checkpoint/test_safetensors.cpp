@@ -53,6 +53,10 @@ TEST_CASE("a header that is not one JSON object is refused") {
   for (const char* header : {"{", "{}{}", "{\"a\":}", "{\"\xFF\":1}"})
     rejects_safetensors(safetensors(header, ""), {"not valid JSON"});
   rejects_safetensors(safetensors("{\"a\":1e999}", ""), {"not valid JSON"});
+  for (const char* behind : {"", "x", "{}"}) {
+    const std::string header = std::string("{\n}") + '\0' + behind;
+    rejects_safetensors(safetensors(header, ""), {"not valid JSON: a zero byte at line 2, column 2"});
+  }
   rejects_safetensors(
       safetensors(std::string(100'000, ' ').replace(0, 5, "{\"a\":").replace(5, 90'000, 90'000, '['), ""),
       {"nested deeper than 16"});

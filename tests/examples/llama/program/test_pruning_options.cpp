@@ -269,6 +269,7 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": 12")) ==
         ": made for a model with 12 layers, this one has 10");
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") !=
+  CHECK(error_for_file(std::string(two_presets) + '\0') == ": not valid JSON: a zero byte at line 3, column 34");
         std::string::npos);
   CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": []})") == ": presets [] is not an object");
   CHECK(error_for_file(two_presets, "#1%") == ": no preset \"1%\"; there are \"10%\", \"5%\"");

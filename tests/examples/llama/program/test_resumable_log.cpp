@@ -190,4 +190,6 @@ TEST_CASE("log: a failed allocation is not blamed on the line") {
   Log(path).log.append({{"number", 1}});
   ResumableLog log(path, true);
   CHECK_THROWS_AS(log.start(settings, [](const nlohmann::json&) { throw std::bad_alloc(); }), std::bad_alloc);
+  const auto with_zero = folder.write("zero.jsonl", header + R"({"number":3})" + '\0' + R"({"number":4})" + "\n");
+  check_rejected<file_error>([&] { Log{with_zero}; }, {"zero.jsonl:2: not valid JSON: a zero byte"});
 }

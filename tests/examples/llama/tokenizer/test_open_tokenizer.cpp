@@ -68,6 +68,8 @@ TEST_CASE("what is no tokenizer is refused by name") {
     CAPTURE(json);
     CHECK(error_of("tokenizer.json", json).find(message) != std::string::npos);
   }
+  const std::string good = read(fixture("gpt2.json"));
+  CHECK(error_of("tokenizer.json", good + '\0').find("a zero byte at line ") != std::string::npos);
   CHECK(error_of("tokenizer.model", "IQ== 0\nIg== 1\n").find("tiktoken") != std::string::npos);
 }
 

@@ -36,6 +36,8 @@ TEST_CASE("a wrong token id is named with its place") {
   refuses("[\"1\"]", "entry 0");
   refuses("[1, [2]]", "[2]");
   refuses("[1, 2", "ids.txt");
+  refuses(std::string("[3,4]\0,5,6]", 11), "ids.txt: not valid JSON: a zero byte at line 1, column 6");
+  refuses(std::string("3 4\0 5", 7), "line 1");
   refuses(std::string(200000, '['), "nested deeper");
   CHECK_THROWS_AS(read_token_ids("missing.txt", 100), file_error);
   CHECK_THROWS_AS(read_token_ids("missing.txt", 0), std::invalid_argument);
