@@ -149,6 +149,14 @@ NUMBERS = {
     "attention_bench": ("--keys", "--rows", "--head-dim", "--group", "--heads", "--kept", "--threads", "--repeats"),
     "int8_loss": ("--prompts-limit", "--prompt-tokens", "--tokens", "--threads"),
 }
+# Numbers of tokens, which no model has 2^62 of: with another one a sum would not fit.
+TOKENS = {
+    "lazyllm-generate": ("--max-tokens", "--context", "--protect-first", "--protect-last", "--max-revived", "--decode-revived",
+                         "--first-revived", "--revive-from", "--min-tokens"),
+    "lazyllm-evaluate": ("--max-tokens", "--longest-answer", "--protect-first"),
+    "lazyllm-calibrate": ("--protect-first", "--protect-last", "--max-revived", "--decode-revived"),
+    "int8_loss": ("--prompt-tokens", "--tokens"),
+}
 PATHS = {
     "lazyllm-generate": ("--model", "--tokenizer", "--prompt-file", "--json", "--trace", "--logits", "--report"),
     "lazyllm-evaluate": ("--model", "--tokenizer", "--data", "--prompts", "--lengths", "--compressor", "--json", "--resume"),
@@ -171,6 +179,11 @@ def options():
                 if (name, value) not in (("--seconds", "0"), ("--threads", "0")):
                     yield Case("options", f"{program} {name}={value}", program, PROGRAMS[program](f"{name}={value}"),
                                status=(1, 2) if value[0] == "-" else (0, 1, 2))
+    for program, names in TOKENS.items():
+        for name in names:
+            for value in ("4611686018427387904", "9223372036854775807"):
+                yield Case("options", f"{program} {name}={value}", program, PROGRAMS[program](f"{name}={value}"), place=name,
+                           status=(2,))
     for zeros in (308, 3000):
         yield Case("options", f"ttft_bench --prompt of {zeros + 1} digits", "ttft_bench", bench(f"--prompt=1{'0' * zeros}"),
                    place="--prompt", status=(2,),

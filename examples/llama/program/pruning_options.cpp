@@ -50,6 +50,8 @@ PresetPlace preset_place(const std::string& text) {
 }  // namespace
 
 void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms forms) {
+  // A preset of a file can hold no larger number, and sums of them fit an Index.
+  constexpr NumberRange<Index> any_count{.least = 0, .most = std::numeric_limits<lazyllm::Position>::max()};
   app.add_option(
          "--schedule", options.schedule,
          "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, "
@@ -60,19 +62,20 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
              "where they are not given")
       ->capture_default_str();
   app.add_option("--score", options.score, lazyllm::score_syntax())->default_str("last");
-  add_number(app, "--protect-first", options.protect_first, "always keep the first N tokens", {.least = 0})
+  add_number(app, "--protect-first", options.protect_first, "always keep the first N tokens", any_count)
       ->default_str("0");
-  add_number(app, "--protect-last", options.protect_last, "always keep the last N tokens", {.least = 1})
+  add_number(app, "--protect-last", options.protect_last, "always keep the last N tokens",
+             {.least = 1, .most = any_count.most})
       ->default_str("1");
   add_number(app, "--max-revived", options.max_revived,
-             "revive at most N tokens at each pruning layer of a step, the highest-scored ones", {.least = 0})
+             "revive at most N tokens at each pruning layer of a step, the highest-scored ones", any_count)
       ->default_str("all");
   add_number(app, "--decode-revived", options.decode_revived,
              "in decode steps keep all tokens that have been computed, and revive at most N others at each pruning "
              "layer, instead of pruning as in the prompt",
-             {.least = 0});
+             any_count);
   add_number(app, "--first-revived", options.first_revived,
-             "--decode-revived of the first decode step after a prompt alone", {.least = 0});
+             "--decode-revived of the first decode step after a prompt alone", any_count);
   add_number(app, "--continuations", options.continuations,
              "in decode steps revive, of --decode-revived or beyond it, the N tokens that followed earlier places with "
              "the same last tokens, longest match first; with --decode-revived",
@@ -80,10 +83,10 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
   add_number(app, "--revive-from", options.revive_from,
              "with --decode-revived: where fewer than N layers have run, revive only --continuations, but for a first "
              "step with --first-revived; the layer of the last cut is a good choice",
-             {.least = 0})
+             any_count)
       ->default_str("0");
   add_number(app, "--min-tokens", options.min_tokens, "prune nothing while a sequence has fewer than N tokens",
-             {.least = 0, .most = std::numeric_limits<lazyllm::Position>::max()})
+             any_count)
       ->default_str("0");
 }
 

@@ -393,6 +393,8 @@ TEST_CASE("calibrate: mistakes are errors that name them, and write no file") {
     CHECK_FALSE(std::filesystem::exists(program.path("out.json.part")));
   };
   check({"--runs", "0"}, 2, {"--runs"});
+  check({"--runs", "1"}, 1, {"--runs 1 is out of range: at least 2, one for each of --speedups"});
+  check({"--max-revived", "3000000000"}, 2, {"--max-revived", "from 0 to 2147483647"});
   check({"--chat"}, 1, {"tokenizer_config.json"});
   check({"--score", "most"}, 1, {"score 'most'"});
   check({"--prompts-limit", "0"}, 2, {"--prompts-limit", "at least 1"});

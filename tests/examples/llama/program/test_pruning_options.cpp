@@ -129,6 +129,14 @@ TEST_CASE("options without a preset: the paper's unless they are given") {
   CHECK(lazyllm::to_text(other.score()) == "max:4");
   CHECK_THROWS_AS(parse({"--protect-last", "0"}), CLI::ValidationError);
   CHECK_THROWS_AS(parse({"--protect-first", "-1"}), CLI::ValidationError);
+  for (const char* count : {"--protect-first", "--protect-last", "--max-revived", "--decode-revived", "--first-revived",
+                            "--revive-from", "--min-tokens"}) {
+    CAPTURE(count);
+    CHECK_NOTHROW(parse({count, "2147483647"}));  // what a preset of a file may have
+    for (const char* above : {"2147483648", "9223372036854775807"}) {
+      CHECK_THROWS_WITH_AS(parse({count, above}), doctest::Contains(" to 2147483647"), CLI::ValidationError);
+    }
+  }
 }
 
 TEST_CASE("a recommended preset by its speedup, and as the default") {
