@@ -171,6 +171,7 @@ lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
   try {
     auto preset = found->get<lazyllm::Preset>();
     preset.schedule.check(layers);
+    lazyllm::make_pruner(preset);  // which checks what needs another member
     return preset;
   } catch (const std::exception& error) {
     fail(path, ", preset ", shown(name), ": ", plain_message(error));

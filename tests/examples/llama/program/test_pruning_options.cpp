@@ -269,6 +269,7 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(error_for_file("").find("empty") != std::string::npos);
   CHECK(error_for_file("6:0.5").find("not valid JSON") != std::string::npos);
   CHECK(error_for_file(std::string(100000, '[')).find("nested deeper") != std::string::npos);
+  CHECK(error_for_file(std::string(two_presets) + '\0') == ": not valid JSON: a zero byte at line 3, column 34");
   CHECK(error_for_file("[]") == ": the file holds [], not an object: no schedule file");
   CHECK(error_for_file("1") == ": the file holds 1, not an object: no schedule file");
   CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
@@ -277,7 +278,6 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": 12")) ==
         ": made for a model with 12 layers, this one has 10");
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") !=
-  CHECK(error_for_file(std::string(two_presets) + '\0') == ": not valid JSON: a zero byte at line 3, column 34");
         std::string::npos);
   CHECK(error_for_file(R"({"format": 1, "layers": 10, "presets": []})") == ": presets [] is not an object");
   CHECK(error_for_file(two_presets, "#1%") == ": no preset \"1%\"; there are \"10%\", \"5%\"");
@@ -292,5 +292,10 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
         ", preset \"5%\": schedule: layer 10 is out of range 1 to 9 of a model with 10 layers");
   CHECK(error_for_file(replaced("\"protect_first\": 4", "\"protect_first\": -4")) ==
         ", preset \"5%\": preset: protect_first -4 is out of range: a whole number from 0 to 2147483647");
+  for (const char* name : {"first_revived", "continuations", "revive_from"}) {
+    const std::string message =
+        error_for_file(replaced("\"2:0.25\"", fmt::format("\"2:0.25\", \"{}\": 3", name)), "#10%");
+    CHECK(message.starts_with(fmt::format(", preset \"10%\": preset: {} 3 need", name)));
+  }
   CHECK(error_for_file(replaced("\"2:0.25\"", "7"), "#10%") == ", preset \"10%\": preset: schedule 7 is not a text");
 }
