@@ -5,6 +5,7 @@
 #include <exception>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
+#include "examples/llama/files/file_error.hpp"
 #include "examples/llama/files/input_file.hpp"
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/generate/compare.hpp"
@@ -179,25 +181,27 @@ void generate(const Options& options) {
   }
 
   // An output that cannot be written must not lose the others.
-  std::exception_ptr first_error;
-  const auto commit = [&first_error](const std::optional<OutputFile>& file, const auto& content) {
+  std::string lost;
+  const auto commit = [&lost](const std::string& path, const std::optional<OutputFile>& file, const auto& content) {
     try {
       if (file) file->commit(content());
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
+    } catch (const std::bad_alloc&) {
+      lost += fmt::format("{}{}: not enough memory to write the file", lost.empty() ? "" : "; ", path);
+    } catch (const std::exception& error) {
+      lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
     }
   };
-  commit(json, [&] { return json_text(report, 2) + "\n"; });
-  commit(trace, [&] { return run.trace.dump() + "\n"; });
-  commit(logits, [&] {
+  commit(options.json, json, [&] { return json_text(report, 2) + "\n"; });
+  commit(options.trace, trace, [&] { return run.trace.dump() + "\n"; });
+  commit(options.logits, logits, [&] {
     return std::string_view(reinterpret_cast<const char*>(run.logits.data()), run.logits.size() * sizeof(float));
   });
-  commit(page, [&] {
+  commit(options.report, page, [&] {
     std::ranges::copy(run.tokens, std::back_inserter(prompt));  // not by insert, at which g++ 14 warns of nothing
     return report_page(
         {.tokens = prompt, .tokenizer = tokenizer.get(), .layers = config.layers, .steps = run.active_layers}, report);
   });
-  if (first_error) std::rethrow_exception(first_error);
+  if (!lost.empty()) throw file_error(lost);
   // After the files: whoever reads this may be gone.
   say_if_not_pruned(resolved(options.pruning, config.layers, widths_of(config)), run.prompt_tokens);
   if (options.compare) {
@@ -227,10 +231,10 @@ int main(int argc, char** argv) {
   prompt->require_option(1);
   add_chat_option(app, options.chat);
   add_pruning_options(app, options.pruning);
-  add_number(app, "--max-tokens", options.max_tokens, "tokens to generate at most", {.least = 1});
+  add_number(app, "--max-tokens", options.max_tokens, "tokens to generate at most", {1, ModelLimits::context});
   add_number(app, "--context", options.context,
              "longest prompt and answer in tokens; a longer prompt loses its middle (default: it is an error)",
-             {.least = 1});
+             {1, ModelLimits::context});
   add_number(app, "--temperature", options.sampling.temperature,
              "0: always the most likely token; above: draw, the flatter the higher")
       ->type_name("T");

@@ -169,6 +169,35 @@ TEST_CASE("--context leaves out the middle of a longer prompt") {
   CHECK(tokens("6") == 2);
 }
 
+TEST_CASE("numbers of tokens that no model has are refused with the range") {
+  const test::GenerateProgram program;
+  for (const char* option : {"--max-tokens", "--context"}) {
+    for (const char* tokens : {"1073741825", "9223372036854775806", "9223372036854775807"}) {
+      const auto result = program.run_ids({option, tokens});
+      CHECK(result.status == 2);
+      CHECK(result.err.starts_with(fmt::format("{}: {} is not a whole number from 1 to 1073741824\n", option, tokens)));
+    }
+  }
+  const auto result = program.run_ids({"--context", "1", "--max-tokens", "1073741824"});
+  CHECK(result.status == 1);
+  CHECK(result.err.find("--context 1 is out of range: at least 1073741826, 2 more than --max-tokens") !=
+        std::string::npos);
+}
+
+TEST_CASE("outputs that cannot be written are all named") {
+  const test::GenerateProgram program;
+  const std::string command = "ulimit -f 1; exec \"$@\"";  // a limit on the size of files stands for a full disk
+  const auto result =
+      test::run_process("/bin/sh", {"-c", command, "sh", LAZYLLM_GENERATE, "--model", test::small_model, "--token-ids",
+                                    program.path("ids"), "--threads", "1", "--json", program.path("j"), "--logits",
+                                    program.path("l"), "--report", program.path("r")});
+  CHECK(result.status == 1);
+  for (const char* name : {"j", "l", "r"}) {
+    CAPTURE(name);
+    CHECK(result.err.find(program.path(name) + ": the file cannot be written: File too large") != std::string::npos);
+  }
+}
+
 TEST_CASE("--compare reports dense and lazy and how they relate") {
   for (const char* schedule : {"paper", "1:0.3,2:0.3", "1:0.9"}) {
     CAPTURE(schedule);
