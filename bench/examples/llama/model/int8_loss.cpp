@@ -134,8 +134,8 @@ int main(int argc, char** argv) {
   add_number(app, "--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn",
              {.least = 1});
   add_number(app, "--prompt-tokens", options.prompt_tokens, "longest prompt; of a longer one the middle goes",
-             {.least = 2});
-  add_number(app, "--tokens", options.tokens, "tokens after each prompt", {.least = 2});
+             {2, ModelLimits::context});
+  add_number(app, "--tokens", options.tokens, "tokens after each prompt", {2, ModelLimits::context});
   add_path(app, "--json", options.json, "write the figures to this file instead of the standard output");
   return run_program(app, argc, argv, [&] { measure(options); });
 }
