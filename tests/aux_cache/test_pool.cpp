@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <Eigen/Core>
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -56,6 +58,30 @@ void revive(cpu::Context& context, Cache& cache, Positions tokens, RowsView<floa
 }
 
 }  // namespace
+
+TEST_CASE("pool: more slots than any memory has are refused, and the pool stays as it was") {
+  cpu::Context context;
+  Pool pool(4);
+  pool.reserve(context, 3);
+  for (const Index slots : {Index{-1}, Index{1} << 59, Index{1} << 62, std::numeric_limits<Index>::max()}) {
+    CAPTURE(slots);
+    CHECK_THROWS_WITH_AS(pool.reserve(context, slots), doctest::Contains("is out of range 0 to 576460752303423487"),
+                         invalid_argument);
+    CHECK(pool.rows().rows == 3);
+  }
+  std::vector<Index> acquired(3);
+  pool.acquire(context, acquired);
+  CHECK(std::set<Index>(acquired.begin(), acquired.end()) == std::set<Index>{0, 1, 2});
+  RowPool<cpu::Context, Eigen::half> narrow(1);
+  CHECK_THROWS_WITH_AS(narrow.reserve(context, Index{1} << 60), doctest::Contains("0 to 1152921504606846975"),
+                       invalid_argument);
+  CHECK(narrow.rows().rows == 0);
+  cpu::Sequence<float> sequence(2, 4);
+  for (const Index tokens : {Index{-1}, Index{1} << 31, Index{1} << 62}) {
+    CHECK_THROWS_WITH_AS(sequence.reserve(context, tokens), doctest::Contains("tokens is out of range 0 to 2147483647"),
+                         invalid_argument);
+  }
+}
 
 TEST_CASE("pool: sequences share it and give everything back") {
   cpu::Context context;

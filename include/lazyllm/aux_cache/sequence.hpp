@@ -76,8 +76,13 @@ class Sequence {
   }
 
   /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence as a rule. The slots of
-  /// a shared pool are reserved once, for all its sequences.
+  /// a shared pool are reserved once, for all its sequences. Throws `invalid_argument` unless `tokens` is in the range
+  /// of `Position`.
   void reserve(context_type& context, Index tokens) {
+    constexpr Index most = std::numeric_limits<Position>::max();
+    if (tokens < 0 || tokens > most) {
+      detail::fail("Sequence::reserve: ", tokens, " tokens is out of range 0 to ", most);
+    }
     depth_.reserve(detail::to_size(tokens));
     undo_.reserve(detail::to_size(tokens));
     prompt_.revived.reserve(detail::to_size(tokens));

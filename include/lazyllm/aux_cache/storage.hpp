@@ -45,8 +45,11 @@ class RowPool {
     }
   }
 
-  /// Makes room for `slots` slots in all.
+  /// Makes room for `slots` slots in all. Throws `invalid_argument`, and changes nothing, for more than any memory has.
   void reserve(Context& context, Index slots) {
+    const Index bytes = std::max<Index>(hidden_size_ * static_cast<Index>(sizeof(T)), sizeof(Index));  // row, or number
+    const Index most = std::numeric_limits<Index>::max() / bytes;
+    if (slots < 0 || slots > most) detail::fail("Aux Cache: ", slots, " slots is out of range 0 to ", most);
     buffer_.reserve(context, slots, hidden_size_);
     const Index there = buffer_.rows().rows;
     free_.reserve(detail::to_size(there));  // where this throws, the next call lists the new slots
