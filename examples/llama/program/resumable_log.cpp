@@ -22,6 +22,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view header_start = "{\"settings\":";
+
 /// "keep was 0.4, is 0.5; seeds was 5, is absent".
 std::string differences(const Json& before, const Json& now) {
   std::string text;
@@ -75,9 +77,10 @@ ResumableLog::~ResumableLog() {
 
 void ResumableLog::start(const nlohmann::ordered_json& settings, const OnLine& on_line) {
   const std::string& text = earlier_;
-  const std::string header = json_text({{"settings", settings}}) + '\n';
+  header_ = json_text({{"settings", settings}}) + '\n';
   const std::size_t whole = text.rfind('\n') + 1;  // 0 if there is none
-  if (whole == 0 && !header.starts_with(text)) {   // not the start of a header that was cut off
+  // A header that was cut off holds no work. What ends before its name may be the start of another file and stays.
+  if (whole == 0 && !text.empty() && !(text.starts_with(header_start) && header_.starts_with(text))) {
     reject(path_.string(), "was not written by this program");
   }
   Index number = 0;
@@ -106,12 +109,11 @@ void ResumableLog::start(const nlohmann::ordered_json& settings, const OnLine& o
   }
   size_ = static_cast<std::int64_t>(whole);
   earlier_.clear();
-  if (whole == 0) append({{"settings", settings}});
+  if (whole > 0) header_.clear();  // it is there
 }
 
 void ResumableLog::check_header(const std::string& line, const nlohmann::ordered_json& settings) const {
-  constexpr std::string_view start = "{\"settings\":";
-  if (!line.starts_with(start)) reject(path_.string(), "was not written by this program");
+  if (!line.starts_with(header_start)) reject(path_.string(), "was not written by this program");
   const Json json = parse_json(std::as_bytes(std::span(line)), path_.string() + ":1");
   const Json& before = json.at("settings");
   const Json now = Json::parse(json_text(settings));
@@ -122,7 +124,7 @@ void ResumableLog::check_header(const std::string& line, const nlohmann::ordered
 }
 
 void ResumableLog::append(const nlohmann::ordered_json& line) {
-  const std::string text = json_text(line) + '\n';
+  const std::string text = header_ + json_text(line) + '\n';
   try {
     write_all(file_, path_, text);
   } catch (const file_error&) {
@@ -130,6 +132,7 @@ void ResumableLog::append(const nlohmann::ordered_json& line) {
     throw;
   }
   size_ += std::ssize(text);
+  header_.clear();
 }
 
 }  // namespace llama

@@ -24,12 +24,12 @@ class ResumableLog {
   ResumableLog(std::filesystem::path path, bool resume);
   ResumableLog(const ResumableLog&) = delete;
   ResumableLog& operator=(const ResumableLog&) = delete;
-  /// Removes a new file that was never started.
+  /// Removes a file without work: it would refuse other settings for nothing.
   ~ResumableLog();
 
-  /// Writes the settings, or goes on after what earlier programs wrote with the same ones. A last line that was cut off
-  /// is dropped. Throws `file_error`, with the file as it was, if it is something else's or damaged, or was started
-  /// with other settings, which the message names. Must be called once, before `append`.
+  /// Takes the settings, which the first `append` writes, or goes on after what earlier programs wrote with the same. A
+  /// last line that was cut off is dropped. Throws `file_error`, with the file as it was, if it is something else's or
+  /// damaged, or was started with other settings, which the message names. Must be called once, before `append`.
   void start(const nlohmann::ordered_json& settings, const OnLine& on_line);
 
   /// Throws `file_error` if the line cannot be written; the file then ends after the line before.
@@ -43,6 +43,7 @@ class ResumableLog {
   std::filesystem::path path_;
   Descriptor file_;
   std::string earlier_;    // what the file holds until it is started
+  std::string header_;     // the settings' line until it is written
   std::int64_t size_ = 0;  // bytes of whole lines
 };
 

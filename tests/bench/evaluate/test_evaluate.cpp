@@ -185,6 +185,8 @@ TEST_CASE("bad lines are reported, counted, and do not stop the run; nothing goo
   check_fails(program.run({"--data", data}), 1, {"tiny_code.jsonl:1", "no item that can be evaluated"});
   program.write("tiny_code.jsonl", Json{{"prompt", "p"}, {"answers", "a"}, {"max_tokens", 600}}.dump());
   check_fails(program.run({"--data", data}), 1, {"tiny_code.jsonl:1", "no item could be evaluated"});
+  check_fails(program.run({"--data", data, "--json", program.path("none.json")}), 1, {"no item could be evaluated"});
+  CHECK_FALSE(std::filesystem::exists(program.path("none.json.partial.jsonl")));  // it would refuse another --context
 }
 
 TEST_CASE("an interrupted evaluation goes on where it stopped and ends the same") {

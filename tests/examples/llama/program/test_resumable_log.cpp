@@ -89,6 +89,19 @@ TEST_CASE("log: a new file that is not started goes away") {
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_CASE("log: one without work goes away, so that it cannot refuse other settings") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "log.jsonl";
+  {
+    const Log log(path);
+    CHECK(test::read(path).empty());  // of a program that is killed now
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+  folder.write("log.jsonl", R"({"settings":)" + settings.dump().substr(0, 9));
+  Log{path};
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
 TEST_CASE("log: a line that cannot be written leaves those before it") {
   const TemporaryFolder folder;
   const auto path = folder.path() / "log.jsonl";
@@ -120,8 +133,14 @@ TEST_CASE("log: cut off anywhere, it goes on after the last whole line") {
   const auto path = folder.path() / "log.jsonl";
   for (const int number : {1, 2}) Log(path).log.append({{"number", number}});
   const std::string whole = test::read(path);
+  const std::size_t recognized = std::string(R"({"settings":)").size();
   for (std::size_t size = 0; size <= whole.size(); ++size) {
     folder.write("log.jsonl", whole.substr(0, size));
+    if (size > 0 && size < recognized) {  // as anything else may begin
+      check_rejected<file_error>([&] { Log{path}; }, {"log.jsonl", "was not written by this program"});
+      CHECK(test::read(path) == whole.substr(0, size));
+      continue;
+    }
     Log log(path);
     for (int number = static_cast<int>(log.numbers.size()) + 1; number <= 2; ++number) {
       log.log.append({{"number", number}});
@@ -171,6 +190,8 @@ TEST_CASE("log: files that hold something else are refused and stay as they were
 TEST_CASE("log: a line that lacks what is read from it is refused without the words of a library") {
   const TemporaryFolder folder;
   const std::string header = R"({"settings":)" + settings.dump() + "}\n";
+  const auto with_zero = folder.write("zero.jsonl", header + R"({"number":3})" + '\0' + R"({"number":4})" + "\n");
+  check_rejected<file_error>([&] { Log{with_zero}; }, {"zero.jsonl:2: not valid JSON: a zero byte"});
   for (const char* line : {"{}", "[]", R"({"number": "three"})"}) {
     const auto path = folder.write("log.jsonl", header + line + "\n");
     CAPTURE(line);
@@ -190,6 +211,4 @@ TEST_CASE("log: a failed allocation is not blamed on the line") {
   Log(path).log.append({{"number", 1}});
   ResumableLog log(path, true);
   CHECK_THROWS_AS(log.start(settings, [](const nlohmann::json&) { throw std::bad_alloc(); }), std::bad_alloc);
-  const auto with_zero = folder.write("zero.jsonl", header + R"({"number":3})" + '\0' + R"({"number":4})" + "\n");
-  check_rejected<file_error>([&] { Log{with_zero}; }, {"zero.jsonl:2: not valid JSON: a zero byte"});
 }
