@@ -105,13 +105,9 @@ std::unique_ptr<Tokenizer> load_llama2c(std::string_view bytes, const std::strin
 
   std::vector<Entry> entries;
   std::size_t offset = 4;
-  const auto wanted = [&] {
-    return vocabulary ? static_cast<Index>(entries.size()) < *vocabulary : offset != bytes.size();
-  };
-  while (wanted()) {
+  while (offset != bytes.size()) {
     if (bytes.size() - offset < 8) {
-      fail(fmt::format("ends inside or before entry {}{}", entries.size(),
-                       vocabulary ? fmt::format(" of the {} that are asked for", *vocabulary) : ""));
+      fail(fmt::format("ends inside entry {}, of which {} bytes are there", entries.size(), bytes.size() - offset));
     }
     const auto score = read<float>(bytes, offset);
     const auto length = read<std::int32_t>(bytes, offset + 4);
@@ -122,6 +118,10 @@ std::unique_ptr<Tokenizer> load_llama2c(std::string_view bytes, const std::strin
     }
     entries.push_back({score, std::string(bytes.substr(offset, static_cast<std::size_t>(length)))});
     offset += static_cast<std::size_t>(length);
+  }
+  if (vocabulary && *vocabulary != std::ssize(entries)) {
+    fail(fmt::format("has {} entries, the model's vocabulary {}: is this the model's tokenizer?", entries.size(),
+                     *vocabulary));
   }
   constexpr std::size_t fewest = first_byte_token + 256;
   if (entries.size() < fewest) {

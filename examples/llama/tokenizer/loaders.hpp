@@ -12,7 +12,7 @@ namespace llama {
 /// The loaders below read `bytes` (not kept) and name `file` in their errors, all of type `tokenizer_error`.
 std::unique_ptr<Tokenizer> load_sentence_piece(std::string_view bytes, const std::string& file);
 
-/// `vocabulary`: entries to read, all by default.
+/// `vocabulary`: entries that there must be, any number by default.
 std::unique_ptr<Tokenizer> load_llama2c(std::string_view bytes, const std::string& file,
                                         std::optional<Index> vocabulary);
 

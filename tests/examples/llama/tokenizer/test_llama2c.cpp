@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include <cstring>
@@ -212,11 +213,17 @@ TEST_CASE("tokenizer.bin: damage is named") {
 
   const TemporaryFolder folder;
   const auto path = folder.write("tokenizer.bin", good);
-  CHECK(open_tokenizer(path, 300)->vocabulary_size() == 300);
+  const auto vocabulary = static_cast<Index>(entries.size());
+  CHECK(open_tokenizer(path, vocabulary)->vocabulary_size() == vocabulary);
+  CHECK_THROWS_WITH_AS(open_tokenizer(path, 300),
+                       doctest::Contains(fmt::format("has {} entries, the model's vocabulary 300", vocabulary).c_str()),
+                       tokenizer_error);
+  CHECK_THROWS_WITH_AS(open_tokenizer(folder.write("longer.bin", good + "xx"), vocabulary),
+                       doctest::Contains(fmt::format("ends inside entry {}", vocabulary).c_str()), tokenizer_error);
   CHECK_THROWS_AS(open_tokenizer(path, 1 << 20), tokenizer_error);
   for (std::size_t size = 0; size < good.size(); ++size) {
     folder.write("tokenizer.bin", good.substr(0, size));
-    CHECK_THROWS_AS(open_tokenizer(path, static_cast<Index>(entries.size())), tokenizer_error);
+    CHECK_THROWS_AS(open_tokenizer(path, vocabulary), tokenizer_error);
   }
 }
 
