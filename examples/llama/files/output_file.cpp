@@ -39,20 +39,27 @@ class SignalsHeld {
   std::array<struct sigaction, signals.size()> before_{};
 };
 
-/// A new file with a name that nobody can foresee; removed with the object unless it was renamed.
+/// A new file with a name that nobody can foresee; removed with the object unless it was renamed. It has the mode of
+/// the regular file at `path`, which it may replace.
 class TemporaryFile {
  public:
   TemporaryFile(const Descriptor& folder, const std::filesystem::path& path) : folder_(folder.get()), path_(path) {
+    struct stat there {};
+    const bool replaces =
+        ::fstatat(folder_, path_.filename().c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(there.st_mode);
+    const mode_t mode = replaces ? there.st_mode & 0777 : 0666;
     std::random_device random;
     for (int attempts = 0; attempts < 100; ++attempts) {
       name_ = fmt::format(".lazyllm-{:08x}{:08x}", random(), random());
-      file_ = Descriptor(::openat(folder_, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+      file_ = Descriptor(::openat(folder_, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
       if (file_ || errno != EEXIST) break;
     }
     if (!file_) {
       name_.clear();
       fail_last_call(path_, cannot_write);
     }
+    // The umask took bits away. A file system without modes fails: the file has the mode of all others there.
+    [[maybe_unused]] const bool same = !replaces || ::fchmod(file_.get(), mode) == 0;
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;

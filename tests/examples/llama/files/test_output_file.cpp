@@ -41,6 +41,20 @@ TEST_CASE("output: nothing is there until all of it is") {
   CHECK((status.st_mode & 0777) == (0666 & ~mask));
 }
 
+TEST_CASE("output: a file that is replaced keeps its mode") {
+  const test::TemporaryFolder folder;
+  const fs::path path = folder.write("out", "old");
+  for (const mode_t mode : {0600U, 0640U, 0666U, 0444U, 0755U}) {
+    CAPTURE(mode);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    OutputFile(path).commit("new");
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 07777) == mode);
+    CHECK(test::read(path) == "new");
+  }
+}
+
 TEST_CASE("output: no name beside it is written, followed or removed") {
   const test::TemporaryFolder folder;
   const fs::path path = folder.path() / "out";
