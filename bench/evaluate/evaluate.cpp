@@ -218,9 +218,9 @@ void add_options(CLI::App& app, Options& options) {
            "LongBench's dataset2maxlen.json, for lines without max_tokens of their own")
       ->type_name("FILE");
   add_number(app, "--max-tokens", options.data.max_tokens,
-             "tokens to generate at most where neither the line nor --lengths says it", {.least = 1});
+             "tokens to generate at most where neither the line nor --lengths says it", {1, max_answer_tokens});
   add_number(app, "--longest-answer", options.data.longest_answer,
-             "tokens to generate at most, also where the line or --lengths says more", {.least = 1});
+             "tokens to generate at most, also where the line or --lengths says more", {1, max_answer_tokens});
   add_chat_option(app, options.chat);
   add_number(app, "--limit", options.data.limit, "at most N items of each data set", {.least = 1});
   add_number(app, "--context", options.context,

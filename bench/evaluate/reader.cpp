@@ -24,8 +24,6 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr Index max_answer_tokens = Index{1} << 20;  // of an answer
-
 /// A configuration file of LongBench: a value for each data set. Throws unless all are of `type`.
 json read_config(const fs::path& path, json::value_t type) {
   if (path.empty()) return json::object();
@@ -33,9 +31,9 @@ json read_config(const fs::path& path, json::value_t type) {
   json config = parse_json(std::as_bytes(std::span(text)), path.string());
   if (!config.is_object()) fail(path.string(), ": the file does not hold a JSON object");
   for (const auto& [dataset, value] : config.items()) {
-    if (value.type() != type || (value.is_number() && value.get<Index>() < 1)) {
+    if (value.type() != type || (value.is_number() && !(value >= 1 && value <= max_answer_tokens))) {
       fail(path.string(), ": ", dataset, " is ", shown(value), ", not ",
-           type == json::value_t::string ? "a text" : "a whole number of at least 1");
+           type == json::value_t::string ? "a text" : fmt::format("a whole number from 1 to {}", max_answer_tokens));
     }
   }
   return config;

@@ -8,6 +8,9 @@
 
 namespace llama {
 
+/// Most tokens that an answer may be said to have.
+inline constexpr Index max_answer_tokens = Index{1} << 20;
+
 /// Which data to read, and what its lines may leave open.
 struct DataOptions {
   std::filesystem::path data;           ///< a JSONL file, or a folder of *.jsonl

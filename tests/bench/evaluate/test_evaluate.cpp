@@ -240,6 +240,9 @@ TEST_CASE("mistakes in the options") {
   check_fails(program.run({"--device", "cuda"}), 1, {"--device cuda: this build has no CUDA"});
 #endif
   check_fails(program.run({"--limit", "0"}), 2, {"--limit: 0", "at least 1"});
+  for (const char* option : {"--max-tokens", "--longest-answer"}) {
+    check_fails(program.run({option, "1048577"}), 2, {fmt::format("{}: 1048577", option), "from 1 to 1048576"});
+  }
   check_fails(program.run({"--seeds", "0"}), 2, {"--seeds: 0"});
   check_fails(program.run({"--seed", "-1"}), 2, {"--seed: -1"});
   check_fails(program.run({"--speed-items", "-1"}), 2, {"--speed-items: -1"});

@@ -228,9 +228,10 @@ TEST_CASE("files that cannot be read") {
   options.prompts = folder.write("bad.json", R"({"trec": 3})");
   check_rejected<std::invalid_argument>([&] { read_data(options); }, {"bad.json", "trec is 3, not a text"});
   options.prompts.clear();
-  for (const char* length : {"0", "-4", "\"x\"", "1.5"}) {
+  for (const char* length : {"0", "-4", "\"x\"", "1.5", "1048577", "9223372036854775807", "18446744073709551615"}) {
     options.lengths = folder.write("bad.json", R"({"trec": )" + std::string(length) + "}");
-    check_rejected<std::invalid_argument>([&] { read_data(options); }, {"bad.json", "trec is", "whole number"});
+    check_rejected<std::invalid_argument>([&] { read_data(options); }, {"bad.json", std::string("trec is ") + length,
+                                                                        "not a whole number from 1 to 1048576"});
   }
 }
 
