@@ -13,6 +13,7 @@
 #include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/checkpoint/llama2c.hpp"
 #include "examples/llama/checkpoint/safetensors.hpp"
+#include "examples/llama/files/input_file.hpp"
 
 namespace llama {
 namespace {
@@ -84,11 +85,10 @@ void Checkpoint::open_directory(const std::filesystem::path& directory) {
   config_ = read_model_config(MappedFile(config_path).bytes(), config_path.string());
   const auto single = directory / "model.safetensors";
   const auto index = directory / "model.safetensors.index.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(single, ignored)) {
+  if (may_be_there(single)) {
     tensors_ = read_safetensors(map(single), single.string());
     check_names(config_, tensors_, single.string());
-  } else if (std::filesystem::exists(index, ignored)) {
+  } else if (may_be_there(index)) {
     open_shards(directory, index);
   } else {
     reject(place_,

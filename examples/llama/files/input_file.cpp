@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <new>
 #include <sstream>
+#include <system_error>
 
 namespace llama {
 
@@ -23,6 +24,11 @@ Descriptor open_input(const std::filesystem::path& path, InputKind kind) {
     throw file_error(fmt::format("{}: not a regular file{}", path.string(), pipes ? " or pipe" : ""));
   }
   return file;
+}
+
+bool may_be_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) || error;
 }
 
 std::string read_rest(const Descriptor& file, const std::filesystem::path& path) {

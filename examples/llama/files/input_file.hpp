@@ -22,6 +22,9 @@ inline constexpr std::size_t max_input_bytes = std::size_t{1} << 30;
 /// Opens `path`. Throws `file_error` if that fails, or it is a directory, a device or, unless `kind` allows it, a pipe.
 Descriptor open_input(const std::filesystem::path& path, InputKind kind = InputKind::regular_file);
 
+/// Whether `path` is there, or looking for it fails: opening it then says why.
+bool may_be_there(const std::filesystem::path& path);
+
 /// All of a file. Throws as `open_input`, and `file_error` if reading fails or there is more than `max_input_bytes`.
 std::string read_input(const std::filesystem::path& path, InputKind kind = InputKind::regular_file);
 

@@ -1,6 +1,7 @@
 #include "examples/llama/program/model_options.hpp"
 
 #include <filesystem>
+#include <system_error>
 
 #include "examples/llama/base.hpp"
 #include "examples/llama/program/command_line.hpp"
@@ -29,7 +30,8 @@ void add_chat_option(CLI::App& app, bool& chat) {
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer_for(const ModelOptions& options, const ModelConfig& config) {
-  if (options.tokenizer.empty() && !std::filesystem::is_directory(options.path)) {
+  std::error_code ignored;
+  if (options.tokenizer.empty() && !std::filesystem::is_directory(options.path, ignored)) {
     fail("--tokenizer is needed with the model file ", options.path);
   }
   return open_tokenizer(options.tokenizer_path(), config.vocab);

@@ -23,12 +23,12 @@ Format format_of(std::string_view bytes, const std::filesystem::path& path) {
 }
 
 std::string read_if_present(const std::filesystem::path& path) {
-  return std::filesystem::exists(path) ? read_input(path) : std::string();
+  return may_be_there(path) ? read_input(path) : std::string();
 }
 
 std::filesystem::path tokenizer_in(const std::filesystem::path& folder) {
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.bin"}) {
-    if (std::filesystem::exists(folder / name)) return folder / name;
+    if (may_be_there(folder / name)) return folder / name;
   }
   throw tokenizer_error(
       fmt::format("{}: holds none of tokenizer.json, tokenizer.model, tokenizer.bin", folder.string()));
@@ -46,7 +46,8 @@ std::optional<TokenId> Tokenizer::eos() const {
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& path, std::optional<Index> vocabulary) {
-  const std::filesystem::path file = std::filesystem::is_directory(path) ? tokenizer_in(path) : path;
+  std::error_code ignored;  // reading the file says what is wrong with it
+  const std::filesystem::path file = std::filesystem::is_directory(path, ignored) ? tokenizer_in(path) : path;
   const std::string bytes = read_input(file);
   switch (format_of(bytes, file)) {
     case Format::hugging_face:

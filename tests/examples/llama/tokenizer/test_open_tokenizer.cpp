@@ -73,6 +73,25 @@ TEST_CASE("what is no tokenizer is refused by name") {
   CHECK(error_of("tokenizer.model", "IQ== 0\nIg== 1\n").find("tiktoken") != std::string::npos);
 }
 
+TEST_CASE("links that go round are refused by name") {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    const TemporaryFolder folder;
+    folder.write("tokenizer.json", read(fixture("gpt2.json")));
+    std::filesystem::remove(folder.path() / name);
+    std::filesystem::create_symlink(name, folder.path() / name);
+    CHECK_THROWS_WITH_AS(
+        open_tokenizer(folder.path()),
+        ((folder.path() / name).string() + ": cannot open the file: Too many levels of symbolic links").c_str(),
+        file_error);
+  }
+  const TemporaryFolder folder;
+  const auto link = folder.path() / "link";
+  std::filesystem::create_symlink("link", link);
+  CHECK_THROWS_WITH_AS(open_tokenizer(link),
+                       (link.string() + ": cannot open the file: Too many levels of symbolic links").c_str(),
+                       file_error);
+}
+
 TEST_CASE("content decides, not the name") {
   const TemporaryFolder folder;
   const auto path = folder.write("renamed.bin", read(fixture("gpt2.json")));
