@@ -138,7 +138,13 @@ SearchProblem search_problem(const Options& options, const ModelConfig& config,
       .shared = shared_members(options.pruning, options.decode_rows),
       .ideal_speedup = [operations, dense = operations({})](const auto& preset) { return dense / operations(preset); },
       .evaluate = {}};
-  if (options.pruning.schedule.empty()) check_search(problem, options.speedups, options.runs * problem.prompts);
+  if (options.pruning.schedule.empty()) {
+    const Index least = std::ssize(options.speedups);
+    if (options.runs < least) {
+      fail("--runs ", options.runs, " is out of range: at least ", least, ", one for each of --speedups");
+    }
+    check_search(problem, options.speedups, options.runs * problem.prompts);
+  }
   return problem;
 }
 
