@@ -50,13 +50,13 @@ int report(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<void()>& work) {
-  take_last_values(app);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return report(app, error);
-  }
-  try {
+    take_last_values(app);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return report(app, error);
+    }
     work();
     return 0;
   } catch (const std::bad_alloc&) {

@@ -219,6 +219,15 @@ TEST_CASE("program: where memory ends, the message says for what") {
   const Outcome outcome = run([] { throw std::bad_alloc(); });
   CHECK(outcome.status == 1);
   CHECK(outcome.err == "program: not enough memory for what the options and files ask for\n");
+  const auto fail = []() -> std::string { throw std::bad_alloc(); };
+  const auto in_help = run([] {}, {"--help"}, [&](CLI::App& app) { app.footer(fail); });
+  const auto in_option =
+      run([] {}, {"--name", "x"},
+          [&](CLI::App& app) { app.add_option_function<std::string>("--name", [&](const std::string&) { fail(); }); });
+  for (const Outcome& early : {in_help, in_option}) {
+    CHECK(early.status == 1);
+    CHECK(early.err == "program: not enough memory for what the options and files ask for\n");
+  }
   ModelConfig config;
   config.layers = 2;
   config.kv_heads = 3;
