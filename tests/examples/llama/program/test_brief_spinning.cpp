@@ -1,15 +1,18 @@
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 
 #include "examples/llama/program/brief_spinning.hpp"
-#include "tests/examples/llama/files.hpp"
+#include "tests/examples/llama/process.hpp"
 
 namespace llama {
 namespace {
@@ -41,6 +44,23 @@ std::pair<int, std::string> outcome(const char* variable) {
 TEST_CASE("the number of spins is printed" * doctest::skip()) {
   const char* const count = std::getenv("GOMP_SPINCOUNT");
   std::printf("spins %s\n", count == nullptr ? "none" : count);
+}
+
+TEST_CASE("a program goes on" * doctest::skip()) {
+  std::string text = "test";
+  char* argv[] = {text.data(), nullptr};
+  spin_briefly(argv);
+  std::printf("it went on\n");
+}
+
+TEST_CASE("what the dynamic loader runs goes on: to start once more would be to start the loader") {
+  Dl_info loader{};
+  if (::dladdr(reinterpret_cast<void*>(::getauxval(AT_BASE)), &loader) == 0) return;  // there is none
+  const auto result = test::run_process(
+      "/usr/bin/env", {"-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT", loader.dli_fname,
+                       std::filesystem::read_symlink("/proc/self/exe"), "--no-skip", "--test-case=a program goes on"});
+  CHECK(result.status == 0);
+  CHECK(result.out.find("it went on\n") != std::string::npos);
 }
 
 TEST_CASE("a program starts once more with threads that spin briefly") {
