@@ -282,7 +282,7 @@ TEST_CASE("calibrate: a wrong schedule or speedup is found before there is a log
   };
   check({"--speedups", "2", "1.5"}, "a speedup of 1.5 is out of range: it must be above 2");
   check({"--speedups", "1.2000001", "1.2"}, "a speedup of 1.2 is out of range: it must be above 1.2000001");
-  check({"--runs", "1"}, "evaluations are out of range");
+  check({"--runs", "1"}, "--runs 1 is out of range: at least 2, one for each of --speedups");
   check({"--schedule", "@none"}, "none");
   check({"--schedule", "4:2"}, "keep 2");
   check({"--schedule", "99:0.5"}, "layer 99 is out of range");
