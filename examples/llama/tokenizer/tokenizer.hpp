@@ -70,7 +70,7 @@ class Tokenizer {
 /// Opens a Hugging Face `tokenizer.json` (BPE), a SentencePiece `tokenizer.model` or a llama2.c `tokenizer.bin`, told
 /// apart by their content, or the first of these that directory `path` holds. For a `tokenizer.json` the files
 /// `tokenizer_config.json` and `generation_config.json` beside it name BOS and EOS.
-/// `vocabulary` is the number of entries to read from a llama2.c file (all of them by default).
+/// `vocabulary` is the number of entries that a llama2.c file must have (any by default).
 /// Throws `tokenizer_error`.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& path,
                                           std::optional<Index> vocabulary = std::nullopt);
