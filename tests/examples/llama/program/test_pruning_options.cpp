@@ -269,7 +269,7 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(error_for_file("").find("empty") != std::string::npos);
   CHECK(error_for_file("6:0.5").find("not valid JSON") != std::string::npos);
   CHECK(error_for_file(std::string(100000, '[')).find("nested deeper") != std::string::npos);
-  CHECK(error_for_file(std::string(two_presets) + '\0') == ": not valid JSON: a zero byte at line 3, column 34");
+  CHECK(error_for_file(std::string(two_presets) + '\0') == ": not valid JSON: a zero byte at line 3, column 36");
   CHECK(error_for_file("[]") == ": the file holds [], not an object: no schedule file");
   CHECK(error_for_file("1") == ": the file holds 1, not an object: no schedule file");
   CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
