@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 3> layer_biases = {"self_attn.q_proj.bias
                                                           "self_attn.v_proj.bias"};
 
 /// Whether a model with `config` has a weight of this name, or one that says nothing new: the frequencies of the rotary
-/// positions, which older files hold, and a classifier that is the embedding table once more.
+/// positions, which older files hold. A classifier may be there in any case, see `has_own_classifier`.
 bool belongs_to(const ModelConfig& config, std::string_view name) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;
   if (name == "model.embed_tokens.weight" || name == "model.norm.weight" || name == "lm_head.weight") return true;
@@ -50,6 +50,17 @@ void check_names(const ModelConfig& config, const StoredTensors& tensors, std::s
     reject(place, "tensor {} does not belong to the model that config.json describes: {}, {} layers, {} biases",
            shown(name), config.architecture, config.layers, config.qkv_bias ? "with" : "without");
   }
+}
+
+/// Whether the classifier is another one than the embedding table. Then it counts even where config.json says that the
+/// two are tied, as in transformers. Bytes are compared: an equal table of another type may count as another.
+bool has_own_classifier(const StoredTensors& tensors) {
+  const auto table = tensors.find("model.embed_tokens.weight");
+  const auto classifier = tensors.find("lm_head.weight");
+  if (table == tensors.end() || classifier == tensors.end()) return false;
+  const StoredTensor& left = table->second;
+  const StoredTensor& right = classifier->second;
+  return left.dtype != right.dtype || left.shape != right.shape || !std::ranges::equal(left.data, right.data);
 }
 
 DType to_dtype(std::string_view stored, std::string_view name, std::string_view place) {
@@ -95,6 +106,7 @@ void Checkpoint::open_directory(const std::filesystem::path& directory) {
            "found neither model.safetensors nor model.safetensors.index.json (other formats, such as "
            "pytorch_model.bin, are not supported)");
   }
+  if (config_.tied_embeddings && has_own_classifier(tensors_)) config_.tied_embeddings = false;
 }
 
 void Checkpoint::open_shards(const std::filesystem::path& directory, const std::filesystem::path& index_path) {

@@ -19,7 +19,8 @@ namespace llama {
 class Checkpoint {
  public:
   /// Opens a Hugging Face directory (config.json with model.safetensors, or with shards and
-  /// model.safetensors.index.json), or a llama2.c `.bin` file. Reads headers only.
+  /// model.safetensors.index.json), or a llama2.c `.bin` file. Reads headers only, and of a directory with tied
+  /// embeddings and a classifier beside them both, up to where they differ.
   /// Throws `file_error` when anything is missing, damaged or unsupported, or there is a weight that does not belong to
   /// the model that the configuration describes: ignoring it would run another model than the one in the files.
   explicit Checkpoint(const std::filesystem::path& path);

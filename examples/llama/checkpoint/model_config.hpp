@@ -63,7 +63,7 @@ struct ModelConfig {
   double rope_theta = 10000;
   RopeScaling rope_scaling;
   bool rope_interleaved = false;  ///< true: rotate elements (2i, 2i+1) as llama2.c; false: (i, i + head_dim / 2).
-  bool tied_embeddings = false;   ///< true: the classifier is the embedding table; there is no lm_head.weight.
+  bool tied_embeddings = false;   ///< true: the classifier is the embedding table.
   bool qkv_bias = false;
   std::optional<Index> sliding_window;  ///< Keys that a token sees, itself included; empty: all.
   std::optional<std::int32_t> bos_id;   ///< Token that starts a text.

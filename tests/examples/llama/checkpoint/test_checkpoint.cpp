@@ -139,6 +139,25 @@ TEST_CASE("a weight that the configuration does not describe is refused, not ign
   refused("model.layers.2.self_attn.o_proj.bias", qwen);
 }
 
+TEST_CASE("a classifier beside the embedding table counts where it is another one, as in transformers") {
+  const TemporaryFolder directory;
+  const auto tied = [&](bool flag, const nlohmann::json& classifier, std::string_view payload) {
+    directory.write("config.json", llama_json({{"tie_word_embeddings", flag}}).dump());
+    nlohmann::json header = {
+        {"model.embed_tokens.weight", {{"dtype", "F16"}, {"shape", {2, 2}}, {"data_offsets", {0, 8}}}}};
+    if (!classifier.is_null()) header["lm_head.weight"] = classifier;
+    directory.write("model.safetensors", safetensors(header.dump(), payload));
+    return Checkpoint(directory.path()).config().tied_embeddings;
+  };
+  const nlohmann::json same = {{"dtype", "F16"}, {"shape", {2, 2}}, {"data_offsets", {8, 16}}};
+  CHECK(tied(true, nullptr, "ABCDEFGH"));
+  CHECK(tied(true, same, "ABCDEFGHABCDEFGH"));
+  CHECK_FALSE(tied(false, same, "ABCDEFGHABCDEFGH"));
+  CHECK_FALSE(tied(true, same, "ABCDEFGHABCDEFGh"));
+  CHECK_FALSE(tied(true, {{"dtype", "BF16"}, {"shape", {2, 2}}, {"data_offsets", {8, 16}}}, "ABCDEFGHABCDEFGH"));
+  CHECK_FALSE(tied(true, {{"dtype", "F16"}, {"shape", {4, 1}}, {"data_offsets", {8, 16}}}, "ABCDEFGHABCDEFGH"));
+}
+
 TEST_CASE("names and types from a checkpoint reach a message without control characters") {
   const TemporaryFolder directory;
   directory.write("config.json", llama_json().dump());
