@@ -165,7 +165,9 @@ void read_shape(const Fields& fields, Family family, ModelConfig& config) {
 
 void read_rope(const Fields& fields, ModelConfig& config) {
   static const Json empty = Json::object();
-  const std::string_view name = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  // transformers takes rope_scaling unless it is null or {}, and then nothing of rope_parameters.
+  const Json* scaling = fields.find("rope_scaling");
+  const std::string_view name = scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
   const Json& value = fields.has(name) ? *fields.find(name) : empty;
   const std::string inner_place = fmt::format("{}, {}", fields.place(), name);
   const Fields rope(value, inner_place);

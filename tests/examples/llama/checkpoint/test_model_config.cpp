@@ -111,6 +111,19 @@ TEST_CASE("rotary positions: transformers 4 and 5 say the same") {
     CHECK(read(llama_json({{place, {{"rope_type", "dynamic"}, {"factor", 2.0}}}})).rope_scaling ==
           RopeScaling(NoRopeScaling{}));
 
+  // With both, transformers takes rope_scaling and nothing of rope_parameters, unless it is empty.
+  const Json parameters = {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 100.0}};
+  const ModelConfig both = read(llama_json({{"rope_theta", 5000.0},
+                                            {"rope_parameters", parameters},
+                                            {"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}));
+  CHECK(both.rope_theta == 5000);
+  CHECK(both.rope_scaling == RopeScaling(LinearRopeScaling{4}));
+  for (const Json& empty : {Json(nullptr), Json::object()}) {
+    const ModelConfig one = read(llama_json({{"rope_parameters", parameters}, {"rope_scaling", empty}}));
+    CHECK(one.rope_theta == 100);
+    CHECK(one.rope_scaling == RopeScaling(LinearRopeScaling{2}));
+  }
+
   Json without_original = llama3;
   without_original.erase("original_max_position_embeddings");
   CHECK(read(llama_json({{"rope_scaling", without_original}})).rope_scaling ==
