@@ -47,7 +47,7 @@ def recommended(layers, speedup, widths=None):
         return work + key_value * active
 
     dense = work_of({})
-    slow, fast = 1.0, 0.05
+    slow, fast = 1.0, 0.2 if layers < 5 else 0.05
     for _ in range(30):
         x = (slow + fast) / 2
         if dense / work_of(points_of(x)) >= speedup:

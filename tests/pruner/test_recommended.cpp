@@ -62,7 +62,7 @@ TEST_CASE("recommended: as fast as asked at 2048 tokens, faster beyond, for mode
 }
 
 TEST_CASE("recommended: for models of any depth") {
-  for (const Index layers : {2, 3, 6, 12, 24, 30, 80}) {
+  for (const Index layers : {3, 6, 12, 24, 30, 80}) {
     CAPTURE(layers);
     double before = 1;
     for (const double wanted : {1.2, 1.5, 2.0, 2.34, 3.0, 4.0}) {
@@ -73,6 +73,19 @@ TEST_CASE("recommended: for models of any depth") {
       before = speedup(preset, layers, {}, 2048);
     }
   }
+}
+
+TEST_CASE("recommended: with fewer than 5 layers no cut keeps less than a fifth, and the speedup is what that allows") {
+  const LayerWidths small{64, 8, 4, 8, 172};
+  for (const double wanted : {1.5, 2.3, 4.0}) {
+    CAPTURE(wanted);
+    CHECK(to_text(recommended(2, wanted, small).schedule) == "1:0.2");
+  }
+  CHECK(speedup(recommended(2, 4, small), 2, small, 2048) < 1.3);
+  CHECK(to_text(recommended(2, 4).schedule) == "1:0.2");
+  CHECK(to_text(recommended(3, 4, small).schedule) == "1:0.2,2:0.447");
+  CHECK(to_text(recommended(3, 4).schedule) == "1:0.213,2:0.462");  // is as fast as asked
+  CHECK(to_text(recommended(5, 4, {16, 2, 1, 8, 24}).schedule) == "1:0.157,2:0.157,3:0.397");
 }
 
 TEST_CASE("recommended: the same relative depths in every model, graded cuts and protected ends") {

@@ -54,7 +54,8 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
   constexpr NumberRange<Index> any_count{.least = 0, .most = std::numeric_limits<lazyllm::Position>::max()};
   app.add_option(
          "--schedule", options.schedule,
-         "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x), dense, "
+         "auto:SPEEDUPx (a preset for any model with about this ideal speedup, 1 to 4, e.g. auto:2.3x; fewer than 5 "
+         "layers may allow less), dense, "
          "LAYER:KEEP,... (after LAYER layers keep the ratio KEEP, above 0 and at most 1, of the tokens, e.g. "
          "9:0.7,19:0.7,28:0.7), " +
              (forms == ScheduleForms::all ? named_policies() : "") +
