@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # run.sh [MODEL [PROMPT_FILE]] [OPTION…]: a model's answer with every token computed and with LazyLLM, side by side.
 # Without MODEL: the embedded model answers a question about some forty documents. A MODEL of models/models.txt is fetched
-# first, and asked about a keeper's log. All but llama2.c files run in bf16. Installs what is missing on a Debian machine;
-# OPTIONs go to lazyllm-generate, such as --schedule 4:0.5,8:0.5, --dtype f32 or --report page.html.
+# first, and asked about a keeper's log; a folder of such a name is written with a slash. All but llama2.c files run in
+# bf16. Installs what is missing on a Debian machine; OPTIONs go to lazyllm-generate, such as --schedule 4:0.5,8:0.5,
+# --dtype f32 or --report page.html.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+names=$(grep -v '^#' "$here/models/models.txt" | cut -d' ' -f1 | sort -u | xargs)
 
 if (($#)) && [[ $1 == -h || $1 == --help ]]; then
   echo "usage: bash examples/run.sh [MODEL [PROMPT_FILE]] [OPTION...]"
-  echo "MODEL is one of $(grep -v '^#' "$here/models/models.txt" | cut -d' ' -f1 | sort -u | xargs), a Hugging Face directory (config.json, safetensors, tokenizer) or a llama2.c .bin with its tokenizer.bin;"
+  echo "MODEL is one of $names, a Hugging Face directory (config.json, safetensors, tokenizer; with a slash where it has one of these names) or a llama2.c .bin with its tokenizer.bin;"
   echo "without it, the embedded model in examples/models/tiny. OPTIONs are those of lazyllm-generate."
   exit
 fi
@@ -17,13 +19,17 @@ if (($#)) && [[ $1 != -* ]]; then
   shift
   prompt=(--prompt-file "$here/prompts/lighthouse.txt")
   defaults=()
-  if [[ -d $model ]]; then defaults=(--dtype bf16); fi  # half of f32's memory
-  if [[ ! -e $model ]] && grep -q "^$model " "$here/models/models.txt"; then
+  if [[ " $names " == *" $model "* ]]; then
     prompt=(--prompt-file "$here/prompts/keepers_log.txt")
     defaults=(--chat --dtype bf16 --max-tokens 32)
     presets=$here/models/presets/$model.json
     if [[ -e $presets ]]; then defaults+=(--schedule "@$presets"); fi  # else what fits any model
     model=$(bash "$here/models/fetch.sh" "$model")
+  elif [[ -d $model ]]; then
+    defaults=(--dtype bf16)  # half of f32's memory
+  elif [[ ! -e $model ]]; then
+    echo "run.sh: there is no file or folder \"$model\", nor a model of this name; known are: $names" >&2
+    exit 1
   fi
   if (($#)) && [[ $1 != -* ]]; then
     set -- --prompt-file "$@"

@@ -55,10 +55,14 @@ class Settings:
     jobs: int = 2
 
 
-def is_pretrained(model):
-    """Whether `model` is the name of one that examples/models/fetch.sh makes."""
+def pretrained():
+    """The names of the models that examples/models/fetch.sh makes."""
     lines = PRETRAINED.read_text().splitlines()
-    return model in {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
+    return sorted({line.split()[0] for line in lines if line.strip() and not line.startswith("#")})
+
+
+def is_pretrained(model):
+    return model in pretrained()
 
 
 def fetched(name):

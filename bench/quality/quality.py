@@ -85,6 +85,9 @@ def options_of(arguments):
             p.error(f"'{part}' is not a part; there are {', '.join(planning.PARTS)} and figures")
     if options.hours is not None and not 0 < options.hours < 1000:
         p.error(f"--hours {options.hours:g} is out of range, above 0 and below 1000")
+    if options.model and not planning.is_pretrained(options.model) and not os.path.isdir(options.model):
+        p.error(f"--model {options.model}: there is no such folder, nor a model of this name; known are: "
+                f"{', '.join(planning.pretrained())}")
     return options
 
 
@@ -92,6 +95,10 @@ def main(arguments):
     o = options_of(arguments)
     start = time.monotonic()
     try:
+        if not os.environ.get("BIN"):
+            subprocess.run(["bash", planning.ROOT / "cmake/build_release.sh", "lazyllm-evaluate", "lazyllm-generate"],
+                           check=True)
+            os.environ["BIN"] = str(planning.ROOT / "build/release/bin")
         plan = planning.Plan(planning.settings(o.model, o.data, o.hours, o.chat, os.environ))
         plan.options.build.mkdir(parents=True, exist_ok=True)
         named = [part for part in planning.PARTS if part in o.parts]

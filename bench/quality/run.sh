@@ -8,10 +8,6 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
-if [[ -z ${BIN:-} ]]; then
-  bash "$root/cmake/build_release.sh" lazyllm-evaluate lazyllm-generate
-  export BIN=$root/build/release/bin
-fi
 COMMIT=$(git -C "$root" rev-parse --short HEAD)
 sources=(include examples bench/evaluate bench/quality cmake CMakeLists.txt CMakePresets.json)
 if [[ -n $(git -C "$root" status --porcelain -- "${sources[@]}") ]]; then

@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import types
@@ -459,6 +460,14 @@ class Runs(unittest.TestCase):
         self.assertEqual((traces.count(True), traces.count(False)), (4, 2))
         self.assertRegex(self.document(), "LONGEST_ANSWER=3 .*bash bench/quality/run.sh table usage --model model")
         self.assertIn("--chat --context 4096 --longest-answer 3 --dtype bf16", self.document())
+
+    def test_a_model_that_is_neither_a_folder_nor_a_name_is_refused_before_the_build(self):
+        errors = io.StringIO()
+        with mock.patch.object(subprocess, "run", side_effect=AssertionError), mock.patch.dict("os.environ", {"BIN": ""}), \
+                contextlib.redirect_stderr(errors), self.assertRaises(SystemExit):
+            quality.main(["--model", "smolm2"])
+        self.assertIn("--model smolm2: there is no such folder, nor a model of this name; known are: "
+                      "qwen2.5-coder-0.5b, qwen2.5-coder-1.5b, smollm2\n", errors.getvalue())
 
     def test_a_model_that_nobody_has_calibrated_has_the_recommended_presets(self):
         (self.model / "schedules.json").unlink()

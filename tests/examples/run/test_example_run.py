@@ -62,12 +62,15 @@ class ExampleRun(unittest.TestCase):
         self.assertEqual(self.arguments("other.1"), "--model cache/other.1 --prompt-file examples/prompts/keepers_log.txt "
                                                     "--compare --chat --dtype bf16 --max-tokens 32")
 
-    def test_a_folder_comes_before_a_name_and_runs_in_bf16(self):
+    def test_a_folder_runs_in_bf16_and_one_with_the_name_of_a_model_is_written_with_a_slash(self):
         (self.root / "toy").mkdir()
+        (self.root / "mine").mkdir()
         lighthouse = " --prompt-file examples/prompts/lighthouse.txt"
-        self.assertEqual(self.arguments("toy"), f"--model toy{lighthouse} --compare --dtype bf16")
-        self.assertEqual(self.arguments("toy", "--chat"), f"--model toy{lighthouse} --compare --dtype bf16 --chat")
-        self.assertEqual(self.arguments("toy", "mine.txt"), "--model toy --compare --dtype bf16 --prompt-file mine.txt")
+        for folder in ("mine", "./toy"):
+            self.assertEqual(self.arguments(folder), f"--model {folder}{lighthouse} --compare --dtype bf16")
+        self.assertEqual(self.arguments("mine", "--chat"), f"--model mine{lighthouse} --compare --dtype bf16 --chat")
+        self.assertEqual(self.arguments("mine", "mine.txt"), "--model mine --compare --dtype bf16 --prompt-file mine.txt")
+        self.assertIn("--model cache/toy ", self.arguments("toy"))
 
     def test_a_llama2c_file_comes_with_the_one_tokenizer_beside_it(self):
         self.write("files/stories.bin")
@@ -79,9 +82,12 @@ class ExampleRun(unittest.TestCase):
         self.write("files/tokenizer.bin")
         self.assertEqual(self.arguments("files/stories.bin"), f"--model files/stories.bin {lighthouse}")
 
-    def test_no_name_of_a_model_is_a_path(self):
-        for name in ("to", "oth"):
-            self.assertIn(f"--model {name} ", self.arguments(name))
+    def test_what_is_neither_a_path_nor_a_name_is_refused_before_the_build(self):
+        for name in ("to", "oth", "otherx1", "mine/none"):
+            done = subprocess.run(["bash", "examples/run.sh", name], cwd=self.root, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertEqual(done.stderr, f'run.sh: there is no file or folder "{name}", nor a model of this name; '
+                                          "known are: other.1 toy\n")
 
     def test_help_names_the_models(self):
         done = subprocess.run(["bash", "examples/run.sh", "--help"], cwd=self.root, capture_output=True, text=True)
