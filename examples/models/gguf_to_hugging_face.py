@@ -178,8 +178,18 @@ def tokenizer(metadata):
             "vocab": vocabulary, "merges": metadata.tokenizer("merges")}}
 
 
+def opened(gguf):
+    with open(gguf, "rb") as file:
+        if file.read(4) != b"GGUF":
+            raise Unsupported("this is no GGUF file")
+    try:
+        return GGUFReader(gguf)
+    except Exception as error:  # of many types: the package trusts the file
+        raise Unsupported(f"the file is damaged or not whole: {error}") from error
+
+
 def convert(gguf, out):
-    reader = GGUFReader(gguf)
+    reader = opened(gguf)
     metadata = Metadata(reader)
     names = [hugging_face_name(tensor.name) for tensor in reader.tensors]
     tokens = metadata.tokenizer("tokens")
@@ -212,7 +222,7 @@ def main():
     options = p.parse_args()
     try:
         convert(options.gguf, options.out)
-    except Unsupported as error:
+    except (OSError, Unsupported) as error:
         sys.exit(f"gguf_to_hugging_face.py: {options.gguf}: {error}")
 
 

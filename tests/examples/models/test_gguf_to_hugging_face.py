@@ -223,6 +223,18 @@ class Convert(unittest.TestCase):
         self.write(stored, more=[lambda writer: writer.add_add_bos_token(True)])
         self.expect_refused("tokenizer.ggml.add_bos_token is true, known: false")
 
+    def test_a_file_that_is_no_whole_gguf_file_is_refused_in_one_line(self):
+        self.write(tensors()[1])
+        whole = self.gguf.read_bytes()
+        for content, reason in ((b"", "this is no GGUF file"), (b"\x80\x02}q" + bytes(100), "this is no GGUF file"),
+                                (b"GGUF", "the file is damaged or not whole"), (whole[:200], "the file is damaged or not whole"),
+                                (whole[:-64], "the file is damaged or not whole")):
+            self.gguf.write_bytes(content)
+            self.expect_refused(reason)
+            self.assertEqual(self.convert().stderr.count("\n"), 1)
+        self.gguf.unlink()
+        self.expect_refused("No such file or directory")
+
     def test_values_of_another_width_are_refused(self):
         self.write(tensors()[1], head_width=None, more=[
             lambda writer: writer.add_key_length(WIDTH), lambda writer: writer.add_value_length(WIDTH + 2)])
