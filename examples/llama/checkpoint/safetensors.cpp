@@ -129,6 +129,9 @@ bool is_plain_file_name(std::string_view name) {
 }  // namespace
 
 StoredTensors read_safetensors(std::span<const std::byte> file, std::string_view place) {
+  constexpr std::string_view lfs_pointer = "version https://git-lfs";
+  if (std::ranges::equal(file.first(std::min(file.size(), lfs_pointer.size())), std::as_bytes(std::span(lfs_pointer))))
+    reject(place, "the file is a Git LFS pointer in place of the weights, which \"git lfs pull\" fetches");
   if (file.size() < length_bytes)
     reject(place, "the file has {} bytes, a safetensors file has at least {}", file.size(), length_bytes);
   const std::uint64_t length = header_length(file);

@@ -47,6 +47,10 @@ TEST_CASE("a header length that cannot be is refused before anything is read") {
   rejects_safetensors(raw<std::uint64_t>({~std::uint64_t{0}}) + "{}", {"18446744073709551615", "allowed are"});
 }
 
+TEST_CASE("a pointer of Git LFS in place of the weights is called so") {
+  rejects_safetensors("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", {"Git LFS pointer"});
+}
+
 TEST_CASE("a header that is not one JSON object is refused") {
   for (const char* header : {"", "[]", "3", " {}", "\xEF\xBB\xBF{}"})
     rejects_safetensors(safetensors(header, ""), {"not a JSON object"});
