@@ -100,7 +100,7 @@ std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelCon
 SharedMembers shared_members(const PruningOptions& options, Index decode_rows) {
   SharedMembers shared{
       .protect_first = options.protect_first, .protect_last = options.protect_last, .decode_rows = decode_rows};
-  if (options.score) shared.score = lazyllm::parse_score(*options.score);
+  if (options.score) shared.score = read_score(*options.score);
   if (options.max_revived) shared.max_revived = *options.max_revived;
   shared.decode_revived = options.decode_revived;
   if (options.first_revived) shared.first_revived = options.first_revived;
@@ -115,8 +115,11 @@ std::optional<lazyllm::Preset> given_preset(const Options& options, const ModelC
   if (options.pruning.schedule.empty()) return std::nullopt;
   const PruningOptions pruning = resolved(options.pruning, config.layers, widths_of(config));
   lazyllm::Preset preset = members_of(pruning);
-  preset.schedule = lazyllm::parse_schedule(pruning.schedule);
-  preset.schedule.check(config.layers);
+  preset.schedule = read_option("--schedule", pruning.schedule, schedule_forms(ScheduleForms::preset), [&] {
+    auto schedule = lazyllm::parse_schedule(pruning.schedule);
+    schedule.check(config.layers);
+    return schedule;
+  });
   make_pruner(preset);  // which checks the members
   return preset;
 }

@@ -6,9 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/checkpoint/mapped_file.hpp"
-#include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/counted.hpp"
 
@@ -91,6 +89,20 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
       ->default_str("0");
 }
 
+std::string schedule_forms(ScheduleForms forms) {
+  std::string text = "; the forms are auto:SPEEDUPx, dense, LAYER:KEEP,..., ";
+  if (forms == ScheduleForms::all) {
+    for (const lazyllm::NamedPolicy& policy : lazyllm::named_policies) {
+      if (!policy.name.empty()) text += std::string(policy.name) + (policy.has_schedule() ? "LAYER:KEEP,..., " : ", ");
+    }
+  }
+  return text + "@FILE and @FILE#NAME";
+}
+
+lazyllm::AttentionScore read_score(const std::string& text) {
+  return read_option("--score", text, "", [&] { return lazyllm::parse_score(text); });
+}
+
 std::string schedule_file_of(const PruningOptions& options) {
   return options.schedule.starts_with('@') ? preset_place(options.schedule.substr(1)).file : "";
 }
@@ -101,7 +113,8 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
     preset = read_preset(options.schedule.substr(1), layers);
     options.schedule = lazyllm::to_text(preset.schedule);
   } else if (lazyllm::names_recommended(options.schedule)) {
-    preset = lazyllm::parse_recommended(options.schedule, layers, widths);
+    preset = read_option("--schedule", options.schedule, "",
+                         [&] { return lazyllm::parse_recommended(options.schedule, layers, widths); });
     options.schedule = lazyllm::to_text(preset.schedule);
   }
   options.score = options.score.value_or(lazyllm::to_text(preset.score));
@@ -119,7 +132,7 @@ PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::Lay
 }
 
 lazyllm::Preset members_of(const PruningOptions& options) {
-  return {.score = lazyllm::parse_score(*options.score),
+  return {.score = read_score(*options.score),
           .protect_first = *options.protect_first,
           .protect_last = *options.protect_last,
           .max_revived = options.max_revived.value_or(lazyllm::Selection::unlimited),
@@ -140,7 +153,9 @@ nlohmann::ordered_json to_json(const PruningOptions& options) {
 lazyllm::TokenPruner<lazyllm::AnyPolicy> make_pruner(const PruningOptions& options, Index layers,
                                                      const lazyllm::LayerWidths& widths) {
   const PruningOptions all = resolved(options, layers, widths);
-  lazyllm::AnyPolicy policy = lazyllm::parse_policy(all.schedule, layers);  // any that has a text form
+  lazyllm::AnyPolicy policy = read_option("--schedule", all.schedule, schedule_forms(ScheduleForms::all), [&] {
+    return lazyllm::parse_policy(all.schedule, layers);  // any that has a text form
+  });
   return lazyllm::make_pruner(std::move(policy), members_of(all));
 }
 

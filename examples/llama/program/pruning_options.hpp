@@ -1,10 +1,15 @@
 #pragma once
 
+#include <exception>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "examples/llama/base.hpp"
+#include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/library.hpp"
+#include "examples/llama/program/command_line.hpp"
 
 namespace CLI {
 class App;
@@ -33,6 +38,23 @@ enum class ScheduleForms { all, preset };
 /// `--decode-revived`, `--first-revived`, `--continuations`, `--revive-from` and `--min-tokens`. `options` must outlive
 /// the parsing. The help offers `forms`.
 void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms forms = ScheduleForms::all);
+
+/// What `--schedule` takes, for an error.
+std::string schedule_forms(ScheduleForms forms);
+
+/// What `read` returns. Where it throws, `std::invalid_argument` with its message after `option` and `text`, and before
+/// `allowed`.
+template <class Read>
+auto read_option(std::string_view option, const std::string& text, std::string_view allowed, const Read& read) {
+  try {
+    return read();
+  } catch (const std::exception& error) {
+    fail(option, " ", shown(text), ": ", plain_message(error), allowed);
+  }
+}
+
+/// The score that `--score` names. Throws `std::invalid_argument` for a text that is none.
+lazyllm::AttentionScore read_score(const std::string& text);
 
 /// The file that a preset is read from; empty if there is none.
 std::string schedule_file_of(const PruningOptions& options);

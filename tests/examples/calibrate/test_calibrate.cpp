@@ -286,7 +286,9 @@ TEST_CASE("calibrate: a wrong schedule or speedup is found before there is a log
   check({"--schedule", "@none"}, "none");
   check({"--schedule", "4:2"}, "keep 2");
   check({"--schedule", "99:0.5"}, "layer 99 is out of range");
-  check({"--schedule", "auto:9x"}, "speedup 9 is out of range 1 to 4");
+  check({"--schedule", "auto:9x"}, "--schedule \"auto:9x\": recommended: speedup 9 is out of range 1 to 4");
+  check({"--schedule", "auto"}, "the forms are auto:SPEEDUPx, dense, LAYER:KEEP,..., @FILE and @FILE#NAME");
+  check({"--score", "mean:0"}, "--score \"mean:0\": AttentionScore: last_queries 0 is out of range, at least 1");
   check({"--schedule", "1:0.5", "--first-revived", "3"}, "first");
   for (const char* text : {"wrong", "static@2:0.5", "top-p@2:0.5", "paper"}) {
     check({"--schedule", text}, std::string("schedule '") + text + "'");
