@@ -43,6 +43,12 @@ class Page(unittest.TestCase):
         self.check(dom, figures)
         self.assertNotIn("Generation speedup", re.sub("<script.*?</script>", "", dom, flags=re.DOTALL))
 
+    def test_a_mark_wider_than_its_token_has_room(self):
+        dom, _ = self.draw()
+        room = re.findall(r'<span [^>]*data-r="\d+"[^>]*--room: ([\d.]+)px[^>]*>([^<]*)</span>', dom)
+        self.assertTrue(any(text.strip() == "." and float(width) > 0 for width, text in room), room)
+        self.assertTrue(any(text.strip() == "mill" and float(width) == 0 for width, text in room), room)
+
     def test_dense_and_lazy(self):
         dom, figures = self.draw("--compare")
         self.check(dom, figures)
