@@ -19,8 +19,7 @@ bool has(std::string_view text, std::string_view part) { return text.find(part) 
 
 /// The JSON of a file beside the tokenizer; null where there is none.
 json json_beside(const std::filesystem::path& file) {
-  std::error_code none;
-  return std::filesystem::exists(file, none) ? parse_tokenizer_json(read_input(file), file.string()) : json();
+  return may_be_there(file) ? parse_tokenizer_json(read_input(file), file.string()) : json();
 }
 
 /// Texts of the special tokens: each is given as it is or as an object with "content".
@@ -109,7 +108,7 @@ ChatTemplate open_chat_template(const std::filesystem::path& path, const std::tm
   const std::filesystem::path folder = std::filesystem::is_directory(path, none) ? path : path.parent_path();
   const std::filesystem::path config_file = folder / "tokenizer_config.json",
                               jinja_file = folder / "chat_template.jinja";
-  const bool has_jinja = std::filesystem::exists(jinja_file, none);
+  const bool has_jinja = may_be_there(jinja_file);
   const json config = json_beside(config_file), map = json_beside(folder / "special_tokens_map.json");
   const std::string jinja = has_jinja ? read_input(jinja_file) : std::string();
   try {
