@@ -18,7 +18,7 @@
 #include "examples/llama/tokenizer/tokenizer.hpp"
 
 // The parser makes a function of each expression and each statement; rendering calls them. The grammar is that of
-// Jinja's own parser, whose rule each function of the class Parser is named after.
+// Jinja's own parser.
 
 namespace llama {
 namespace {
@@ -438,11 +438,8 @@ struct JinjaTemplate::Rendering {
   Flow flow = Flow::on;
 
   Variable* find(const std::string& name) {
-    for (auto scope = scopes.rbegin(); scope != scopes.rend(); ++scope) {
-      const auto found = scope->find(name);
-      if (found != scope->end()) return &found->second;
-    }
-    return nullptr;
+    const auto scope = std::find_if(scopes.rbegin(), scopes.rend(), [&](const auto& s) { return s.contains(name); });
+    return scope == scopes.rend() ? nullptr : &scope->at(name);
   }
 
   void set(const std::string& name, Value value, bool is_namespace = false) {
@@ -855,8 +852,8 @@ class Parser {
   Statement statement() {
     const Index line = this->line();
     const std::string kind = name();
-    if (kind == "if") return if_();
-    if (kind == "for") return for_();
+    if (kind == "if") return choice();
+    if (kind == "for") return iteration();
     if (kind == "set") return set();
     if (kind == "macro") return macro();
     if (kind == "generation") {
@@ -875,11 +872,11 @@ class Parser {
                      kind));
   }
 
-  Statement if_() {
+  Statement choice() {
     std::vector<std::pair<Expression, std::vector<Statement>>> branches;
     std::string ended = "elif";
     while (ended == "elif" || ended == "else") {
-      Expression condition = ended == "elif" ? or_() : [](Rendering&) -> Value { return true; };
+      Expression condition = ended == "elif" ? disjunction() : [](Rendering&) -> Value { return true; };
       end_statement();
       auto [body, end] = ended == "elif" ? statements({"elif", "else", "endif"}) : statements({"endif"});
       branches.emplace_back(std::move(condition), std::move(body));
@@ -907,11 +904,11 @@ class Parser {
     for (std::size_t i = 0; i < names.size(); ++i) rendering.set(names[i], value[i]);
   }
 
-  Statement for_() {
+  Statement iteration() {
     const Index line = this->line();
     auto names = targets();
     expect(Kind::name, "in");
-    Expression iterated = or_();
+    Expression iterated = disjunction();
     Expression condition = skip_name("if") ? condexpr() : Expression();
     end_statement();
     auto [body, ended] = statements({"else", "endfor"});
@@ -1036,9 +1033,9 @@ class Parser {
 
   Expression condexpr() {
     const Level level(*this);
-    Expression value = or_();
+    Expression value = disjunction();
     while (skip_name("if")) {
-      Expression condition = or_();
+      Expression condition = disjunction();
       Expression otherwise = skip_name("else") ? condexpr() : [](Rendering&) { return undefined(); };
       value = [value = std::move(value), condition = std::move(condition),
                otherwise = std::move(otherwise)](Rendering& rendering) {
@@ -1048,10 +1045,10 @@ class Parser {
     return value;
   }
 
-  Expression or_() {
-    Expression left = and_();
+  Expression disjunction() {
+    Expression left = conjunction();
     while (skip_name("or")) {
-      left = [left = std::move(left), right = and_()](Rendering& rendering) {
+      left = [left = std::move(left), right = conjunction()](Rendering& rendering) {
         Value value = left(rendering);
         return is_true(value) ? value : right(rendering);
       };
@@ -1059,10 +1056,10 @@ class Parser {
     return left;
   }
 
-  Expression and_() {
-    Expression left = not_();
+  Expression conjunction() {
+    Expression left = negation();
     while (skip_name("and")) {
-      left = [left = std::move(left), right = not_()](Rendering& rendering) {
+      left = [left = std::move(left), right = negation()](Rendering& rendering) {
         Value value = left(rendering);
         return is_true(value) ? right(rendering) : value;
       };
@@ -1070,10 +1067,10 @@ class Parser {
     return left;
   }
 
-  Expression not_() {
+  Expression negation() {
     const Level level(*this);
     if (!skip_name("not")) return compare();
-    return [value = not_()](Rendering& rendering) -> Value { return !is_true(value(rendering)); };
+    return [value = negation()](Rendering& rendering) -> Value { return !is_true(value(rendering)); };
   }
 
   Expression compare() {
