@@ -96,11 +96,17 @@ void Normalizer::add(const json& section) {
 }
 
 void Normalizer::add_replace(const json& section) {
-  steps_.emplace_back([pattern = Pattern(member(section, "pattern")),
+  steps_.emplace_back([pattern = Pattern(member(section, "pattern")), name = shown(member(section, "pattern")),
                        content = unicode(string_member(section, "content"))](UnicodeString& text) {
     UnicodeString result;
     std::int32_t copied = 0;
     pattern.for_each_match(text, [&](std::int32_t start, std::int32_t end) {
+      // At the start of a text the package tokenizers puts the content there twice.
+      if (start == end)
+        throw tokenizer_error(
+            fmt::format("the pattern {} of the normalizer Replace matches an empty part of the text, which is not "
+                        "supported",
+                        name));
       result.append(text, copied, start - copied).append(content);
       copied = end;
     });

@@ -114,6 +114,21 @@ TEST_CASE("tokenizer.json: a byte that the vocabulary lacks is an error only whe
                        doctest::Contains("bytes 0xF0 0x90 0xBF 0xBF at offset 3"), tokenizer_error);
 }
 
+TEST_CASE("tokenizer.json: a Replace that matches an empty part of a text is refused") {
+  json file = fixture_json("gpt2");
+  const TemporaryFolder folder;
+  for (const char* pattern : {"x*", "(?=H)", "$"}) {
+    CAPTURE(pattern);
+    file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", pattern}}}, {"content", "-"}};
+    const std::string path = folder.write("tokenizer.json", file.dump());
+    const std::string message =
+        "the pattern {\"Regex\":\"" + std::string(pattern) +
+        "\"} of the normalizer Replace matches an empty part of the text, which is not supported";
+    CHECK_THROWS_WITH_AS(open_tokenizer(path)->encode("Hello", false), doctest::Contains(message.c_str()),
+                         tokenizer_error);
+  }
+}
+
 TEST_CASE("tokenizer.json: long runs of white space need no more of the regular expressions than others") {
   for (const std::string name : {"gpt2", "llama3", "llama2_metaspace"}) {
     for (const std::string space : {" ", "\n"}) {
