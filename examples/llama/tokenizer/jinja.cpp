@@ -8,10 +8,9 @@
 #include <cctype>
 #include <charconv>
 #include <cstdint>
-#include <iterator>
+#include <initializer_list>
+#include <limits>
 #include <map>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "examples/llama/tokenizer/text.hpp"
