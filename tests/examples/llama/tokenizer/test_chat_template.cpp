@@ -95,7 +95,9 @@ TEST_CASE("a model without a chat template, or with one that is not known, is re
       {"{{ messages | tojson }}", "the chat_template, line 1: filter \"tojson\" is not known"},
       {"{{ raise_exception('A system message is needed.') }}", "A system message is needed."},
       {"\n{% if x %}", "the chat_template, line 2: {% endif %} is missing"}};
-  for (const auto& [source, reason] : refused) {
+  for (const auto& each : refused) {
+    const auto& source = each.first;
+    const std::string& reason = each.second;
     CAPTURE(source);
     folder.config["chat_template"] = source;
     folder.write_config();

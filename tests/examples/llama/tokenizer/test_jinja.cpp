@@ -106,7 +106,9 @@ TEST_CASE("jinja: what is not known, or no template, is refused with its line") 
       {"{% set a = 'aaaaaaaa' %}{% for i in range(30) %}{% set ns.a = 1 %}{% endfor %}", "\"ns\" is no namespace"},
       {"{% set ns = namespace(a='aaaaaaaa') %}{% for i in range(30) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
        "a text has more than 256 MiB"}};
-  for (const auto& [source, reason] : refused) {
+  for (const auto& each : refused) {
+    const auto& source = each.first;
+    const std::string& reason = each.second;
     CAPTURE(source.substr(0, 200));
     CHECK_THROWS_WITH_AS(render(source, variables), doctest::Contains(reason.c_str()), tokenizer_error);
     CHECK_THROWS_WITH_AS(render(source, variables), doctest::Contains("the chat_template, line "), tokenizer_error);
