@@ -110,8 +110,14 @@ TEST_CASE("jinja: what is not known, or no template, is refused with its line") 
     const auto& source = each.first;
     const std::string& reason = each.second;
     CAPTURE(source.substr(0, 200));
-    CHECK_THROWS_WITH_AS(render(source, variables), doctest::Contains(reason.c_str()), tokenizer_error);
-    CHECK_THROWS_WITH_AS(render(source, variables), doctest::Contains("the chat_template, line "), tokenizer_error);
+    std::string said;  // once: some of them take long
+    try {
+      render(source, variables);
+    } catch (const tokenizer_error& error) {
+      said = error.what();
+    }
+    CHECK(said.starts_with("the chat_template, line "));
+    CHECK(said.find(reason) != std::string::npos);
   }
 }
 
