@@ -16,12 +16,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// What is read beside a tokenizer.json.
+constexpr std::array<std::string_view, 4> beside_tokenizer = {"tokenizer_config.json", "generation_config.json",
+                                                              "chat_template.jinja", "special_tokens_map.json"};
+
 bool is_read(const fs::path& path) {
-  constexpr std::array<std::string_view, 8> names = {
-      "config.json",     "generation_config.json", "tokenizer_config.json", "tokenizer.json",
-      "tokenizer.model", "tokenizer.bin",          "chat_template.jinja",   "special_tokens_map.json"};
+  constexpr std::array<std::string_view, 4> names = {"config.json", "tokenizer.json", "tokenizer.model",
+                                                     "tokenizer.bin"};
   const std::string name = path.filename().string();
-  return std::ranges::find(names, name) != names.end() || name.ends_with(".safetensors") ||
+  const auto holds = [&](const auto& all) { return std::ranges::find(all, name) != all.end(); };
+  return holds(names) || holds(beside_tokenizer) || name.ends_with(".safetensors") ||
          name.ends_with(".safetensors.index.json");
 }
 
@@ -50,9 +54,8 @@ std::vector<fs::path> model_files(const fs::path& model, const fs::path& tokeniz
   add(model);
   if (!tokenizer.empty()) {
     add(tokenizer);
-    for (const char* name :
-         {"tokenizer_config.json", "generation_config.json", "chat_template.jinja", "special_tokens_map.json"}) {
-      std::error_code ignored;  // these are read beside a tokenizer.json
+    for (const std::string_view name : beside_tokenizer) {
+      std::error_code ignored;
       const fs::path beside = tokenizer.parent_path() / name;
       if (!fs::is_directory(tokenizer, ignored) && fs::exists(beside, ignored)) files.push_back(beside);
     }
