@@ -67,6 +67,12 @@ STATEMENTS = [
     "{% macro m(a, b='B') %}<{{ a }}|{{ b }}|{{ n }}>{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(b=3, a=4) }}{{ m() }}"
     "{% for n in list %}{{ m(n) }}{% endfor %}{{ m(m('x')) | upper }}{% set t = m(0) %}{{ t | length }}",
     "{% macro down(k) %}{{ k }}{% if k > 0 %}{{ down(k - 1) }}{% endif %}{% endmacro %}{{ down(5) }}",
+    "{% set ns = namespace(a=1) %}{% macro m() %}{% set ns.a = ns.a + 1 %}{{ ns.a }}{% endmacro %}"
+    "{{ m() }}{% for x in list %}{{ m() }}{% endfor %}{{ ns.a }}",
+    "{% set x = 1 %}{% macro m(k=x, j=k) %}{{ x }}{{ k }}{{ j }}{{ y }}{% set x = 7 %}{{ x }}{% endmacro %}{% set x = 2 %}"
+    "{% if yes %}{% set y = 3 %}{% endif %}{{ m() }}{{ x }}{% for x in list %}{{ m() }}{{ x }}{% endfor %}",
+    "{{ 7 % 9223372036854775807 }} {{ range(9223372036854775805, 9223372036854775807, 1000000) | join }} "
+    "{{ range(1, 2, 9223372036854775807) | join }} {{ range(0, 7, 3) | join }} {{ range(5, 2) | join }}",
     "{% generation %}{{ n }}{% endgeneration %}{# {{ n }} {% if %} #}x{#- c -#} y",
     "{% if false %}{{ x | tojson(indent=4) }}{{ f(x) }}{{ x.pop() }}{{ x is divisibleby 3 }}{{ 1 / 2 }}{{ 2 ** 3 }}{% endif %}z",
     "a\n  {% if yes %}\n    b\n  {% endif %}\nc\n {{ n }}\n d\n",

@@ -381,9 +381,12 @@ Value range(const Call& call) {
   std::array<std::int64_t, 3> of{0, 0, 1};  // begin, end, step
   for (std::size_t i = 0; i < call.positional.size(); ++i)
     of[call.positional.size() == 1 ? 1 : i] = integer_of(call.positional[i], call.line, call.name);
-  if (of[2] <= 0 || of[1] - of[0] > most_steps) call.refuse("of so many numbers, or of falling ones, is not known");
+  std::int64_t count = 0;
+  if (of[2] <= 0 || __builtin_sub_overflow(of[1], of[0], &count) || count > most_steps)
+    call.refuse("of so many numbers, or of falling ones, is not known");
   Value numbers = Value::array();
-  for (std::int64_t i = of[0]; i < of[1]; i += of[2]) numbers.push_back(i);
+  const std::int64_t step = std::min<std::int64_t>(of[2], most_steps);  // no sum overflows
+  for (std::int64_t i = 0; i < count; i += step) numbers.push_back(of[0] + i);
   return numbers;
 }
 
@@ -445,6 +448,8 @@ struct JinjaTemplate::Rendering {
     scopes.back()[name] = {std::move(value), is_namespace};
   }
 
+  void write(std::string_view text, Index line) { out = added(std::move(out), text, line); }
+
   void count_step(Index line) {
     if (++steps > most_steps) fail(line, fmt::format("it takes more than {} steps", most_steps));
   }
@@ -458,17 +463,20 @@ struct JinjaTemplate::Rendering {
 
   /// What the statements write, in a scope of their own.
   std::string captured(const std::vector<Statement>& statements) {
-    const std::string before = std::exchange(out, {});
+    std::string before = std::exchange(out, {});
     scopes.emplace_back();
     run(statements);
     scopes.pop_back();
-    return std::exchange(out, before);
+    return std::exchange(out, std::move(before));
   }
 
   Value call_macro(const Macro& macro, const Call& call) {
     if (++depth > deepest) call.refuse("is called too deeply");
-    // A macro knows the variables of the template, not those of the loop that calls it.
-    auto callers = std::exchange(scopes, {scopes.front()});
+    // A macro knows the variables of the template, not those of the loop that calls it. It can set members of the
+    // namespaces among them.
+    auto callers = std::move(scopes);
+    scopes.clear();
+    scopes.push_back(std::move(callers.front()));
     scopes.emplace_back();
     if (call.positional.size() > macro.parameters.size()) call.refuse("has arguments that are not known");
     for (const auto& named : call.named) {
@@ -484,6 +492,7 @@ struct JinjaTemplate::Rendering {
                                             : undefined());
     }
     std::string text = captured(macro.body);
+    callers.front() = std::move(scopes.front());
     scopes = std::move(callers);
     --depth;
     return text;
@@ -680,8 +689,8 @@ std::int64_t computed(std::string_view sign, std::int64_t a, std::int64_t b, Ind
   } else if (sign == "*") {
     fits = !__builtin_mul_overflow(a, b, &result);
   } else if ((sign == "//" || sign == "%") && b > 0) {
-    const std::int64_t rest = (a % b + b) % b;  // as Python rounds: down
-    result = sign == "%" ? rest : a / b - static_cast<int>(a % b < 0);
+    const bool below = a % b < 0;  // Python rounds down
+    result = sign == "%" ? a % b + (below ? b : 0) : a / b - static_cast<int>(below);
   } else {
     fits = false;
   }
@@ -712,10 +721,15 @@ bool compared(std::string_view sign, const Value& a, const Value& b, Index line)
   return sign == "<" ? a < b : sign == ">" ? b < a : sign == "<=" ? !(b < a) : !(a < b);
 }
 
+/// `value`, a member of which is taken. An undefined value is an error.
+const Value& with_members(const Value& value, Index line) {
+  if (value.is_discarded()) fail(line, "a member of an undefined value is taken");
+  return value;
+}
+
 /// `value[key]`.
 Value item_of(const Value& value, const Value& key, Index line) {
-  if (value.is_discarded()) fail(line, "a member of an undefined value is taken");
-  if (value.is_object()) return member_of(value, key);
+  if (with_members(value, line).is_object()) return member_of(value, key);
   if (!value.is_array() && !value.is_string()) return undefined();
   const Value items = items_of(value, line);
   const auto size = static_cast<std::int64_t>(items.size());
@@ -726,8 +740,7 @@ Value item_of(const Value& value, const Value& key, Index line) {
 
 /// `value[begin:end:step]`; null where one is left out.
 Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step_, Index line) {
-  if (value.is_discarded()) fail(line, "a member of an undefined value is taken");
-  if (!value.is_array() && !value.is_string()) return undefined();
+  if (!with_members(value, line).is_array() && !value.is_string()) return undefined();
   const Value items = items_of(value, line);
   const auto size = static_cast<std::int64_t>(items.size());
   const std::int64_t step = step_.is_null() ? 1 : integer_of(step_, line, "the step of a slice");
@@ -814,6 +827,16 @@ class Parser {
     return tokens_[at_++].text;
   }
 
+  /// Calls `read` at each element of a list. Commas separate the elements, `close` ends the list. A comma may stand
+  /// before `close`.
+  template <class Read>
+  void read_all(std::string_view close, const Read& read) {
+    for (bool first = true; !skip_sign(close); first = false) {
+      if (!first) expect(Kind::sign, ",");
+      if (!at_sign(close)) read();
+    }
+  }
+
   // Statements.
 
   /// Up to a statement that is one of `ends`, and which one that is; without `ends` up to the end of the template.
@@ -827,12 +850,10 @@ class Parser {
         return {std::move(all), ""};
       }
       if (first.kind == Kind::text) {
-        all.emplace_back([text = first.text, line = first.line](Rendering& rendering) {
-          rendering.out = added(std::move(rendering.out), text, line);
-        });
+        all.emplace_back([text = first.text, line = first.line](Rendering& rendering) { rendering.write(text, line); });
       } else if (first.kind == Kind::output) {
         all.emplace_back([value = condexpr(), line = first.line](Rendering& rendering) {
-          rendering.out = added(std::move(rendering.out), text_of(value(rendering), line), line);
+          rendering.write(text_of(value(rendering), line), line);
         });
         expect(Kind::end, "}}");
       } else {
@@ -859,7 +880,7 @@ class Parser {
       end_statement();
       auto body = statements({"endgeneration"}).first;
       end_statement();
-      return [body = std::move(body)](Rendering& rendering) { rendering.out += rendering.captured(body); };
+      return [body = std::move(body), line](Rendering& rendering) { rendering.write(rendering.captured(body), line); };
     }
     if (kind == "break" || kind == "continue") {
       end_statement();
@@ -1161,10 +1182,7 @@ class Parser {
     }
     if (first.kind == Kind::sign && first.text == "[") {
       std::vector<Expression> all;
-      while (!skip_sign("]")) {
-        if (!all.empty()) expect(Kind::sign, ",");
-        if (!at_sign("]")) all.push_back(condexpr());
-      }
+      read_all("]", [&] { all.push_back(condexpr()); });
       return list(std::move(all), line);
     }
     if (first.kind == Kind::sign && first.text == "{") return mapping(line);
@@ -1195,13 +1213,11 @@ class Parser {
 
   Expression mapping(Index line) {
     std::vector<std::pair<Expression, Expression>> members;
-    while (!skip_sign("}")) {
-      if (!members.empty()) expect(Kind::sign, ",");
-      if (at_sign("}")) continue;
+    read_all("}", [&] {
       Expression key = condexpr();
       expect(Kind::sign, ":");
       members.emplace_back(std::move(key), condexpr());
-    }
+    });
     return [members = std::move(members), line](Rendering& rendering) {
       rendering.count_step(line);
       Value made = Value::object();
@@ -1217,15 +1233,14 @@ class Parser {
       const Index line = this->line();
       if (skip_sign(".")) {
         const std::string member = name();
-        operand = at_sign("(")
-                      ? method(std::move(operand), member, line)
-                      : Operand([object = std::move(operand.object), member, line](Rendering& rendering) {
-                          const Value value = object(rendering);
-                          const bool is_method = value.is_object() ? methods_of_mappings.contains(member)
-                                                                   : methods_of_texts.contains(member);
-                          if (is_method) fail(line, fmt::format("the method \"{}\" is not called", member));
-                          return item_of(value.is_object() || value.is_discarded() ? value : Value(), member, line);
-                        });
+        operand = at_sign("(") ? method(std::move(operand), member, line)
+                               : Operand([object = std::move(operand.object), member, line](Rendering& rendering) {
+                                   const Value value = object(rendering);
+                                   const bool is_method = value.is_object() ? methods_of_mappings.contains(member)
+                                                                            : methods_of_texts.contains(member);
+                                   if (is_method) fail(line, fmt::format("the method \"{}\" is not called", member));
+                                   return member_of(with_members(value, line), member);
+                                 });
       } else if (skip_sign("[")) {
         operand = subscript(std::move(operand), line);
       } else if (at_sign("(")) {
@@ -1284,10 +1299,7 @@ class Parser {
   Arguments arguments() {
     Arguments made;
     expect(Kind::sign, "(");
-    bool first = true;
-    while (!skip_sign(")")) {
-      if (!std::exchange(first, false)) expect(Kind::sign, ",");
-      if (at_sign(")")) continue;
+    read_all(")", [&] {
       if (token().kind == Kind::name && next().kind == Kind::sign && next().text == "=") {
         std::string key = name();
         expect(Kind::sign, "=");
@@ -1295,7 +1307,7 @@ class Parser {
       } else {
         made.positional.push_back(condexpr());
       }
-    }
+    });
     return made;
   }
 
@@ -1304,7 +1316,8 @@ class Parser {
       const Level level(*this);
       const Index line = this->line();
       if (skip_sign("|")) {
-        value = applied(filters, "filter", std::move(value), name(), line);
+        const std::string filter = name();
+        value = applied(filters, "filter", std::move(value), filter, at_sign("(") ? arguments() : Arguments(), line);
       } else if (skip_name("is")) {
         value = test(std::move(value), line);
       } else if (at_sign("(")) {
@@ -1313,11 +1326,6 @@ class Parser {
         return value;
       }
     }
-  }
-
-  Expression applied(const Functions& known, std::string_view kind, Expression value, const std::string& name,
-                     Index line) {
-    return applied(known, kind, std::move(value), name, at_sign("(") ? arguments() : Arguments(), line);
   }
 
   static Expression applied(const Functions& known, std::string_view kind, Expression value, const std::string& name,

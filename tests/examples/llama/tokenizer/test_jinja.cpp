@@ -67,6 +67,7 @@ TEST_CASE("jinja: what is not known, or no template, is refused with its line") 
       {"{{ text.split('') }}", "at an empty text is not known"},
       {"{{ text | trim(x=1) }}", "has arguments that are not known"},
       {"{{ range(1000001) }}", "of so many numbers"},
+      {"{{ range(-9223372036854775807, 9223372036854775807) }}", "of so many numbers"},
       {"{% for a, b in list %}{% endfor %}", "2 names are set to a number"},
       {"{% for a in n %}{% endfor %}", "a loop runs through a number"},
       {"{% set ns = namespace(a=1) %}{{ ns }}", "the namespace \"ns\" as a value"},
