@@ -82,7 +82,8 @@ std::string text_of(const Value& value, Index line) {
 
 std::string added(std::string text, std::string_view more, Index line) {
   if (text.size() + more.size() > most_bytes) fail(line, "a text has more than 256 MiB");
-  return text.append(more);
+  text += more;
+  return text;
 }
 
 /// The characters of UTF-8 `text`, which Python counts.
@@ -924,6 +925,17 @@ class Parser {
     for (std::size_t i = 0; i < names.size(); ++i) rendering.set(names[i], value[i]);
   }
 
+  /// `loop` in turn `i`.
+  static Value loop_variable(const Value& items, std::size_t i) {
+    const std::size_t count = items.size();
+    Value loop{{"index", i + 1},  {"index0", i}, {"revindex", count - i},  {"revindex0", count - i - 1},
+               {"first", i == 0}, {"depth", 1},  {"last", i + 1 == count}, {"depth0", 0},
+               {"length", count}};
+    if (i > 0) loop["previtem"] = items[i - 1];
+    if (i + 1 < count) loop["nextitem"] = items[i + 1];
+    return loop;
+  }
+
   Statement iteration() {
     const Index line = this->line();
     auto names = targets();
@@ -931,7 +943,12 @@ class Parser {
     Expression iterated = disjunction();
     Expression condition = skip_name("if") ? condexpr() : Expression();
     end_statement();
+    const std::size_t begin = at_;
     auto [body, ended] = statements({"else", "endfor"});
+    // Only then is it made: it takes longer than the rest of a short turn.
+    const bool names_loop = std::any_of(&tokens_[begin], &tokens_[at_], [](const Token& token) {
+      return token.kind == Kind::name && token.text == "loop";
+    });
     std::vector<Statement> otherwise;
     end_statement();
     if (ended == "else") {
@@ -957,12 +974,7 @@ class Parser {
       for (std::size_t i = 0; i < count; ++i) {
         rendering.count_step(line);
         rendering.scopes.emplace_back();
-        Value loop{{"index", i + 1},  {"index0", i}, {"revindex", count - i},  {"revindex0", count - i - 1},
-                   {"first", i == 0}, {"depth", 1},  {"last", i + 1 == count}, {"depth0", 0},
-                   {"length", count}};
-        if (i > 0) loop["previtem"] = items[i - 1];
-        if (i + 1 < count) loop["nextitem"] = items[i + 1];
-        rendering.set("loop", std::move(loop));
+        if (names_loop) rendering.set("loop", loop_variable(items, i));
         assign(rendering, names, items[i], line);
         rendering.run(body);
         rendering.scopes.pop_back();

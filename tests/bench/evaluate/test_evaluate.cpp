@@ -198,7 +198,8 @@ TEST_CASE("an interrupted evaluation goes on where it stopped and ends the same"
   const std::string kept = program.path("kept.jsonl");
   auto with_kept = arguments;
   with_kept.insert(with_kept.end(), {"--resume", kept});
-  REQUIRE(program.run(with_kept).status == 0);
+  const auto uninterrupted = program.run(with_kept);
+  REQUIRE_MESSAGE(uninterrupted.status == 0, uninterrupted.err);
   std::istringstream lines(test::read(kept));
   std::string header, first, second;
   std::getline(lines, header);
@@ -216,7 +217,8 @@ TEST_CASE("an interrupted evaluation goes on where it stopped and ends the same"
 
   // More of the same data is no other setting; another schedule is.
   with_kept.insert(with_kept.end(), {"--limit", "1"});
-  CHECK(program.run(with_kept).status == 0);
+  const auto less = program.run(with_kept);
+  CHECK_MESSAGE(less.status == 0, less.err);
   CHECK(std::ranges::count(test::read(kept), '\n') == 9);
   with_kept[1] = "2:0.6";
   check_fails(program.run(with_kept), 1, {"kept.jsonl", "other settings", R"(schedule was "2:0.5", is "2:0.6")"});
