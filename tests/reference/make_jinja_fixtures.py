@@ -48,7 +48,9 @@ none_there or 'o';not yes;not '' and n;'' or missing or 'x';'t' if yes else 'f';
 list[9];list[1:] | join;list[:-1] | join;list[::-1] | join;'caf\u00e9'[::-1];'hello'[1:3];'hello'[-2:];'hello'[:-9]
 'hello'[9:];'hello'[-1];'hello'[3:0:-1];map['a'];map.a;map.q;map['q'];messages[0]['role'];messages[-1].content
 (1, 2)[1];[1, [2, 3]][1][0];{'k': 'v'}['k'];{'k': 'v'}.k;n.x;text.x;'\n|\t|\\|\'|\"|\x41|\u00e9|\U0001F410|\q|\\n'
-"it's";'say "x"';True;False;None;missing
+"it's";'say "x"';True;False;None;missing;+n;'a' if none_there;'\x1c a\x1f' | trim | length;text['k'] is defined
+list['k'] is defined;[true] == [1];{'a': 1, 'b': 2} == {'b': 2, 'a': true};[1, [2]] == [1, [3]];{'a': 1} == {'b': 1}
+messages | selectattr('role', 'equalto', 'user') | first | length;'a' if yes if n;0 or '' or 7 and n
 """
 STATEMENTS = [
     "{% if n == 1 %}a{% elif n == 7 %}b{% else %}c{% endif %}{% if missing %}a{% else %}d{% endif %}{% if none_there %}x{% endif %}",
@@ -80,7 +82,19 @@ STATEMENTS = [
     "a\n  {%+ if yes +%}\n    b\n\t{% endif %} \nc {# x #}\n  {#- y #}\n\n   {# z +#}\nd",
     "  {% if yes %}  x  {% endif %}  {% if yes %}\n{% endif %}\r\n y\r z {{ '}}' }}{{ {'a': {'b': 1}}.a.b }} { % {x} #} %}",
     "\u3000{%- if yes -%}\u3000x\u00a0{%- endif %}",
+    "{% for q in [] %}{% else %}{% set y = 1 %}{{ y }}{% endfor %}{{ y }}{% for m in messages | selectattr('role', 'eq', 'user') %}"
+    "{{ m.content }}{% endfor %}{% for k, v in map | items %}{{ k }}{{ v }}{% endfor %}{{ 'a\\\nb' }}",
+    "{% set ns = namespace(log='') %}{% macro a() %}{% set ns.log = ns.log ~ 'a' %}a{% endmacro %}{% macro b() %}"
+    "{% set ns.log = ns.log ~ 'b' %}b{% endmacro %}{{ a() | replace('x', b()) }}{{ a().replace('x', b()) }}{{ ns.log }}",
     "{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>' + message.content | trim + '</s>' }}{% endfor %}",
+]
+# Jinja refuses them.
+WRONG = [
+    "{% break %}a", "{% macro m() %}{% break %}{% endmacro %}{{ m() }}rest", "{% set x = namespace(a=1).a %}{% set x.b = 2 %}",
+    "{% for x in list %}{% else %}{% break %}{% endfor %}", "{% for x in n %}{% endfor %}", "{{ missing.x }}", "{{ missing[0] }}", "{{ 'a' + n }}", "{{ 'a' < n }}", "{{ n in 'abc' }}",
+    "{{ text.nope() }}", "{{ nope() }}", "{{ n() }}", "{% if n %}", "{{ n", "{{ 'a }}", "{{ (n] }}", "{% endif %}", "{{ n n }}",
+    "{{ text | nope }}", "{{ text is nope }}", "{{ list[1 2] }}", "{% set map.k = 1 %}", "{{ raise_exception('no') }}",
+    "{{ 7 % 0 }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{{ messages | selectattr('role') | length }}",
 ]
 LITERALS = ["'a'", "'b c'", "''", "1", "0", "7", "true", "none", "'  pad '", "'it'"]
 NAMES = ["messages[0].content", "messages[0]['role']", "text", "n", "x", "y", "missing", "loop.index0", "loop.last", "bos_token"]
@@ -126,9 +140,8 @@ def by_chance(render, count):
     while count:
         template = ("{% macro m(a, b='B') %}<{{ a }}|{{ b }}>{% endmacro %}"
                     + "".join(statement(chance, 3) for _ in range(chance.randrange(2, 5))))
-        try:
-            text = render(template)
-        except Exception:
+        text = render(template)
+        if text is None:
             continue
         if len(text) < 300 and "{'" not in text:  # mappings are not written out
             count -= 1
@@ -139,12 +152,25 @@ def main():
     clock = mock.Mock(now=lambda: datetime.datetime(2026, 8, 5))
 
     def render(template):
+        """The text; None where Jinja refuses the template."""
+        try:
+            return rendered(template)
+        except Exception:
+            return None
+
+    def rendered(template):
         return chat_template_utils._compile_jinja_template(template).render(**VARIABLES)
 
     warnings.simplefilter("ignore", SyntaxWarning)  # Python's, of templates by chance
     with mock.patch.object(chat_template_utils, "datetime", clock):
         expressions = [part for line in (PARTS + EXPRESSIONS).split("\n") for part in re.split(";(?! )", line) if part]
         templates = [f"{{{{ {part} }}}}" for part in expressions] + STATEMENTS
+        for template in templates:
+            rendered(template)
+        templates += WRONG
+        for template in WRONG:
+            if render(template) is not None:
+                raise SystemExit(f"Jinja renders {template}")
         templates += by_chance(render, 200)
         cases = [{"template": template, "text": render(template)} for template in templates]
     text = json.dumps({"variables": VARIABLES, "cases": cases}, indent=0)

@@ -25,13 +25,15 @@ json json_beside(const std::filesystem::path& file) {
 /// Texts of the special tokens: each is given as it is or as an object with "content".
 std::map<std::string, std::string> special_tokens(const json& config, const json& map) {
   std::map<std::string, std::string> texts;
+  // transformers reads special_tokens_map.json, the older file, only where tokenizer_config.json does not list the
+  // added tokens, and then the older one counts.
+  std::vector<const json*> files{&config};
+  if (!config.contains("added_tokens_decoder")) files.push_back(&map);
   for (const char* name :
        {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-    // transformers reads the older of both files only where the newer one does not list the added tokens, and then the
-    // older one counts.
-    for (const json* file : {&config, config.contains("added_tokens_decoder") ? nullptr : &map}) {
-      const auto found = file == nullptr ? config.end() : file->find(name);
-      if (file == nullptr || found == file->end() || found->is_null()) continue;
+    for (const json* file : files) {
+      const auto found = file->find(name);
+      if (found == file->end() || found->is_null()) continue;
       texts[name] = found->is_string() ? found->get<std::string>() : string_member(*found, "content");
     }
   }
@@ -95,6 +97,8 @@ std::vector<TokenId> ChatTemplate::encode(const Tokenizer& tokenizer, std::strin
     }
   }
   const std::string whole = text(prompt);
+  if (skipped > 0 && !whole.starts_with(bos))
+    throw tokenizer_error(fmt::format("the chat_template begins with bos_token {} for some prompts alone", bos));
   try {
     return tokenizer.encode(std::string_view(whole).substr(skipped), skipped > 0);
   } catch (const tokenizer_error& error) {

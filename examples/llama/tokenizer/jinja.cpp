@@ -25,7 +25,8 @@ namespace {
 using Value = nlohmann::ordered_json;  // a mapping of Python keeps the order of its members
 
 constexpr std::size_t most_bytes = std::size_t{256} << 20;
-constexpr int most_steps = 1000000, deepest = 100;
+constexpr std::int64_t most_steps = 1000000;
+constexpr int deepest = 100, deepest_macro = 20;
 
 [[noreturn]] void fail(Index line, const std::string& what) {
   throw tokenizer_error(fmt::format("the chat_template, line {}: {}", line, what));
@@ -52,12 +53,18 @@ bool is_true(const Value& value) {
   return value.is_number() ? value != 0 : !value.empty();
 }
 
-/// In Python True is 1.
+/// As in Python, where True is 1, and the order of a mapping's members does not count.
 bool equal(const Value& a, const Value& b) {
   if (a.is_discarded() || b.is_discarded()) return a.is_discarded() && b.is_discarded();
   if (a.is_boolean() && b.is_number()) return b == static_cast<int>(a.get<bool>());
   if (b.is_boolean() && a.is_number()) return a == static_cast<int>(b.get<bool>());
-  return a == b;
+  if (a.is_array() && b.is_array()) return std::equal(a.begin(), a.end(), b.begin(), b.end(), equal);
+  if (!a.is_object() || !b.is_object()) return a == b;
+  for (const auto& [key, value] : a.items()) {
+    const auto found = b.find(key);
+    if (found == b.end() || !equal(value, *found)) return false;
+  }
+  return a.size() == b.size();
 }
 
 const std::string& string_of(const Value& value, Index line, std::string_view what) {
@@ -86,14 +93,23 @@ std::string added(std::string text, std::string_view more, Index line) {
   return text;
 }
 
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
+
 /// The characters of UTF-8 `text`, which Python counts.
 Value characters(std::string_view text) {
   Value all = Value::array();
   for (std::size_t at = 0, next; at < text.size(); at = next) {
-    for (next = at + 1; next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80;) ++next;
+    for (next = at + 1; next < text.size() && !begins_character(text[next]);) ++next;
     all.push_back(std::string(text.substr(at, next - at)));
   }
   return all;
+}
+
+/// Throws for a value that nests too deeply: copying it would take of the stack.
+void check_depth(const Value& value, Index line, int levels = deepest) {
+  if (levels == 0) fail(line, fmt::format("a value nests more than {} levels", deepest));
+  if (!value.is_structured()) return;
+  for (const Value& each : value) check_depth(each, line, levels - 1);
 }
 
 /// What a loop runs through: an array.
@@ -147,6 +163,11 @@ const Function& function_of(const Functions& functions, std::string_view name, s
   for (const auto& [each, function] : functions) known.push_back(each);
   fail(line, fmt::format("{} \"{}\" is not known; known are {}", kind, name, fmt::join(known, ", ")));
 }
+
+/// Unicode's white space, and four control characters.
+bool is_space_in_python(UChar32 c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
+std::size_t leading_space(std::string_view text) { return llama::leading_space(text, is_space_in_python); }
+std::size_t trailing_space(std::string_view text) { return llama::trailing_space(text, is_space_in_python); }
 
 bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -230,6 +251,23 @@ Value member_of(const Value& value, const Value& name) {
   return found == value.end() ? undefined() : *found;
 }
 
+/// Throws for the name of a method that Python has for such a value: there it is no undefined value.
+void check_no_method(const Value& value, std::string_view name, Index line) {
+  constexpr std::string_view of_texts =
+      " capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha "
+      "isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower "
+      "lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split "
+      "splitlines startswith strip swapcase title translate upper zfill ";
+  constexpr std::string_view of_mappings = " clear copy fromkeys get items keys pop popitem setdefault update values ";
+  constexpr std::string_view of_lists = " append clear copy count extend index insert pop remove reverse sort ";
+  const std::string_view names = value.is_string()   ? of_texts
+                                 : value.is_object() ? of_mappings
+                                 : value.is_array()  ? of_lists
+                                                     : "";
+  if (names.find(fmt::format(" {} ", name)) != std::string_view::npos)
+    fail(line, fmt::format("the method \"{}\" is not called", name));
+}
+
 template <bool (*holds)(const Value&)>
 Value tested(const Call& call) {
   call.takes(0, 0);
@@ -278,10 +316,13 @@ const Functions tests{
 template <bool wanted>
 Value selected(const Call& call) {
   call.takes(1, 3);
+  const std::string& name = call.text(0);
+  if (name.find('.') != std::string::npos || std::ranges::all_of(name, [](unsigned char c) { return std::isdigit(c); }))
+    call.refuse(fmt::format("by \"{}\" is not known", name));
   Value kept = Value::array();
   for (const Value& each : items_of(call.subject, call.line)) {
     Call test(call.name, call.line, call.now);
-    test.subject = member_of(each, call.positional[0]);
+    test.subject = member_of(each, name);
     if (call.positional.size() == 3) test.positional.push_back(call.positional[2]);
     const bool holds = call.positional.size() == 1 ? is_true(test.subject)
                                                    : is_true(function_of(tests, call.text(1), "test", call.line)(test));
@@ -313,6 +354,7 @@ Value end_of(const Call& call) {
 
 Value length(const Call& call) {
   call.takes(0, 0);
+  if (call.subject.is_string()) return std::ranges::count_if(call.text(), begins_character);
   return static_cast<std::int64_t>(items_of(call.subject, call.line).size());
 }
 
@@ -391,9 +433,19 @@ Value range(const Call& call) {
   return numbers;
 }
 
-std::string formatted(const std::tm& time, const std::string& format) {
+Value formatted_now(const Call& call) {
+  call.takes(1, 1);
+  std::string_view format = call.text(0);
+  for (std::size_t at = 0; (at = format.find('%', at)) != std::string_view::npos; at += 2) {
+    const std::string_view known = "aAbBcdHIjmMpSUwWxXyY%eFTDRrntuVGghClkP-";  // not: zones, parts of a second
+    if (at + 1 == format.size() || known.find(format[at + 1]) == std::string_view::npos)
+      call.refuse(fmt::format("of the format \"{}\" is not known", format));
+  }
   std::array<char, 1024> text;
-  return {text.data(), std::strftime(text.data(), text.size(), format.c_str(), &time)};
+  const std::size_t size = std::strftime(text.data(), text.size(), call.text(0).c_str(), call.now);
+  if ((size == 0 && !format.empty()) || format.find('\0') != std::string_view::npos)
+    call.refuse("of a format that is too long, or has a zero byte, is not known");
+  return std::string(text.data(), size);
 }
 
 const Functions functions{
@@ -402,11 +454,7 @@ const Functions functions{
        call.takes(1, 1);
        call.refuse(fmt::format("says: {}", text_of(call.positional[0], call.line)));
      }},
-    {"strftime_now",
-     [](const Call& call) -> Value {
-       call.takes(1, 1);
-       return formatted(*call.now, call.text(0));
-     }},
+    {"strftime_now", formatted_now},
     {"range", range},
     {"namespace",
      [](const Call& call) -> Value {
@@ -429,6 +477,7 @@ struct JinjaTemplate::Rendering {
   struct Macro {
     std::vector<std::pair<std::string, Expression>> parameters;  ///< and their defaults
     std::vector<Statement> body;
+    bool takes_all = false;  ///< it has `varargs`, `kwargs` or `caller`
   };
   enum class Flow { on, next_turn, end_of_loop };
 
@@ -436,7 +485,7 @@ struct JinjaTemplate::Rendering {
   std::vector<std::map<std::string, Variable>> scopes;  ///< the innermost last
   std::map<std::string, Macro> macros;
   std::string out;
-  int steps = 0;
+  std::int64_t steps = 0;
   int depth = 0;  ///< of calls of macros
   Flow flow = Flow::on;
 
@@ -445,14 +494,16 @@ struct JinjaTemplate::Rendering {
     return scope == scopes.rend() ? nullptr : &scope->at(name);
   }
 
-  void set(const std::string& name, Value value, bool is_namespace = false) {
+  void set(const std::string& name, Value value, Index line, bool is_namespace = false) {
+    check_depth(value, line);
     scopes.back()[name] = {std::move(value), is_namespace};
   }
 
   void write(std::string_view text, Index line) { out = added(std::move(out), text, line); }
 
-  void count_step(Index line) {
-    if (++steps > most_steps) fail(line, fmt::format("it takes more than {} steps", most_steps));
+  void count_steps(Index line, std::int64_t count = 1) {
+    if (count > most_steps - steps) fail(line, fmt::format("it takes more than {} steps", most_steps));
+    steps += count;
   }
 
   void run(const std::vector<Statement>& statements) {
@@ -462,17 +513,22 @@ struct JinjaTemplate::Rendering {
     }
   }
 
-  /// What the statements write, in a scope of their own.
-  std::string captured(const std::vector<Statement>& statements) {
-    std::string before = std::exchange(out, {});
+  void run_in_scope(const std::vector<Statement>& statements) {
     scopes.emplace_back();
     run(statements);
     scopes.pop_back();
+  }
+
+  /// What the statements write, in a scope of their own.
+  std::string captured(const std::vector<Statement>& statements) {
+    std::string before = std::exchange(out, {});
+    run_in_scope(statements);
     return std::exchange(out, std::move(before));
   }
 
   Value call_macro(const Macro& macro, const Call& call) {
-    if (++depth > deepest) call.refuse("is called too deeply");
+    if (macro.takes_all) call.refuse("with arguments of any number is not known");
+    if (++depth > deepest_macro) call.refuse("is called too deeply");
     // A macro knows the variables of the template, not those of the loop that calls it. It can set members of the
     // namespaces among them.
     auto callers = std::move(scopes);
@@ -487,10 +543,12 @@ struct JinjaTemplate::Rendering {
     for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
       const auto& [name, otherwise] = macro.parameters[i];
       const auto named = call.named.find(name);
-      set(name, i < call.positional.size()  ? call.positional[i]
-                : named != call.named.end() ? named->second
-                : otherwise                 ? otherwise(*this)
-                                            : undefined());
+      set(name,
+          i < call.positional.size()  ? call.positional[i]
+          : named != call.named.end() ? named->second
+          : otherwise                 ? otherwise(*this)
+                                      : undefined(),
+          call.line);
     }
     std::string text = captured(macro.body);
     callers.front() = std::move(scopes.front());
@@ -560,6 +618,7 @@ class Lexer {
   }
 
   void read_tag() {
+    const Index line = line_;
     const char kind = source_[at_ + 1];
     advance(2);
     if (at_ < source_.size() && holds("-+", source_[at_])) advance(1);
@@ -575,7 +634,7 @@ class Lexer {
     const std::string_view end = kind == '%' ? "%}" : "}}";
     for (Index open = 0;;) {
       advance(leading_space(source_.substr(at_)));
-      if (at_ == source_.size()) fail(line_, fmt::format("a tag does not end with {}", end));
+      if (at_ == source_.size()) fail(line, fmt::format("a tag does not end with {}", end));
       const char sign = source_[at_];
       if (open == 0 && holds("-+", sign) && source_.substr(at_ + 1).starts_with(end) && (kind == '%' || sign == '-')) {
         advance(1);
@@ -595,12 +654,11 @@ class Lexer {
   void end_tag(std::string_view end, char sign) {
     if (end != "#}") add(Kind::end, std::string(end));
     advance(2);
-    const std::size_t from = at_;
     if (sign == '-')
       advance(leading_space(source_.substr(at_)));
     else if (sign != '+' && end != "}}" && next_is("\n"))
       advance(1);
-    starts_line_ = at_ > from && source_[at_ - 1] == '\n';
+    starts_line_ = source_[at_ - 1] == '\n';
   }
 
   void read_token() {
@@ -621,7 +679,10 @@ class Lexer {
     for (const std::string_view two : {"==", "!=", "<=", ">=", "//", "**"}) {
       if (next_is(two)) return add_part(Kind::sign, 2);
     }
-    if (!holds("+-*/%~<>=()[]{}.,:|", c)) fail(line_, fmt::format("\"{}\" is not known in a tag", c));
+    if (!holds("+-*/%~<>=()[]{}.,:|", c)) {
+      for (size = 1; at_ + size < source_.size() && !begins_character(source_[at_ + size]);) ++size;
+      fail(line_, fmt::format("\"{}\" is not known in a tag", source_.substr(at_, size)));
+    }
     add_part(Kind::sign, 1);
   }
 
@@ -664,7 +725,11 @@ class Lexer {
     const bool octal = known == std::string_view::npos ? std::isdigit(static_cast<unsigned char>(letter)) != 0
                                                        : letter == '0' && at_ + 2 < source_.size() &&
                                                              std::isdigit(static_cast<unsigned char>(source_[at_ + 2]));
-    if (octal || holds("N\n", letter)) fail(line_, fmt::format("the escape \\{} is not known", letter));
+    if (octal || letter == 'N') fail(line_, fmt::format("the escape \\{} is not known", letter));
+    if (letter == '\n') {
+      advance(2);
+      return {};
+    }
     advance(1);  // Python keeps the "\" of any other
     if (known == std::string_view::npos) return "\\";
     advance(1);
@@ -730,8 +795,10 @@ const Value& with_members(const Value& value, Index line) {
 
 /// `value[key]`.
 Value item_of(const Value& value, const Value& key, Index line) {
-  if (with_members(value, line).is_object()) return member_of(value, key);
-  if (!value.is_array() && !value.is_string()) return undefined();
+  Value member = member_of(with_members(value, line), key);
+  if (!member.is_discarded()) return member;
+  if (key.is_string()) check_no_method(value, key.get_ref<const std::string&>(), line);
+  if (key.is_string() || (!value.is_array() && !value.is_string())) return undefined();
   const Value items = items_of(value, line);
   const auto size = static_cast<std::int64_t>(items.size());
   std::int64_t index = integer_of(key, line, "an index");
@@ -758,15 +825,8 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
   return value.is_array() ? kept : joined(kept, "", line);
 }
 
-/// Something that may be called, or have a member taken.
-struct Operand {
-  Expression value;
-  Expression object;  ///< the same, but a namespace is allowed
-  std::string name;   ///< if it is a name alone
-
-  Operand(Expression expression)  // NOLINT(google-explicit-constructor): any expression is one
-      : value(expression), object(std::move(expression)) {}
-};
+/// What makes of a value another one: a filter for example.
+using Change = std::function<Value(Rendering&, Value)>;
 
 /// Arguments of a call.
 struct Arguments {
@@ -775,7 +835,7 @@ struct Arguments {
 
   Call call(Rendering& rendering, std::string name, Index line) const {
     Call made(std::move(name), line, &rendering.now);
-    rendering.count_step(line);
+    rendering.count_steps(line);
     for (const Expression& argument : positional) made.positional.push_back(argument(rendering));
     for (const auto& [key, argument] : named) made.named[key] = argument(rendering);
     return made;
@@ -861,7 +921,7 @@ class Parser {
         if (at_name(ends)) return {std::move(all), name()};
         Statement read = statement();
         all.emplace_back([read = std::move(read), line = first.line](Rendering& rendering) {
-          rendering.count_step(line);
+          rendering.count_steps(line);
           read(rendering);
         });
       }
@@ -879,11 +939,11 @@ class Parser {
     if (kind == "macro") return macro();
     if (kind == "generation") {
       end_statement();
-      auto body = statements({"endgeneration"}).first;
-      end_statement();
+      auto body = body_of_its_own("endgeneration");
       return [body = std::move(body), line](Rendering& rendering) { rendering.write(rendering.captured(body), line); };
     }
     if (kind == "break" || kind == "continue") {
+      if (loops_ == 0) fail(line, fmt::format("\"{}\" is known in a loop's own statements alone", kind));
       end_statement();
       const auto flow = kind == "break" ? Rendering::Flow::end_of_loop : Rendering::Flow::next_turn;
       return [flow](Rendering& rendering) { rendering.flow = flow; };
@@ -891,6 +951,15 @@ class Parser {
     fail(line,
          fmt::format("the statement \"{}\" is not known; known are break, continue, for, generation, if, macro, set",
                      kind));
+  }
+
+  /// What is run apart from the loop around it.
+  std::vector<Statement> body_of_its_own(std::string_view end) {
+    const int loops = std::exchange(loops_, 0);
+    auto body = statements({end}).first;
+    end_statement();
+    loops_ = loops;
+    return body;
   }
 
   Statement choice() {
@@ -919,10 +988,16 @@ class Parser {
   }
 
   static void assign(Rendering& rendering, const std::vector<std::string>& names, const Value& value, Index line) {
-    if (names.size() == 1) return rendering.set(names[0], value);
+    if (names.size() == 1) return rendering.set(names[0], value, line);
     if (!value.is_array() || value.size() != names.size())
       fail(line, fmt::format("{} names are set to {}", names.size(), kind_of(value)));
-    for (std::size_t i = 0; i < names.size(); ++i) rendering.set(names[i], value[i]);
+    for (std::size_t i = 0; i < names.size(); ++i) rendering.set(names[i], value[i], line);
+  }
+
+  bool has_name_since(std::size_t begin, Names names) const {
+    return std::any_of(&tokens_[begin], &tokens_[at_], [&](const Token& token) {
+      return token.kind == Kind::name && std::ranges::count(names, token.text) > 0;
+    });
   }
 
   /// `loop` in turn `i`.
@@ -944,11 +1019,11 @@ class Parser {
     Expression condition = skip_name("if") ? condexpr() : Expression();
     end_statement();
     const std::size_t begin = at_;
+    ++loops_;
     auto [body, ended] = statements({"else", "endfor"});
-    // Only then is it made: it takes longer than the rest of a short turn.
-    const bool names_loop = std::any_of(&tokens_[begin], &tokens_[at_], [](const Token& token) {
-      return token.kind == Kind::name && token.text == "loop";
-    });
+    --loops_;
+    // `loop` is made only where the body names it: that takes longer than the rest of a short turn.
+    const bool names_loop = has_name_since(begin, {"loop"});
     std::vector<Statement> otherwise;
     end_statement();
     if (ended == "else") {
@@ -961,7 +1036,7 @@ class Parser {
       if (condition) {
         Value kept = Value::array();
         for (Value& item : items) {
-          rendering.count_step(line);
+          rendering.count_steps(line);
           rendering.scopes.emplace_back();
           assign(rendering, names, item, line);
           if (is_true(condition(rendering))) kept.push_back(std::move(item));
@@ -972,9 +1047,9 @@ class Parser {
       bool whole_turn = false;
       const std::size_t count = items.size();
       for (std::size_t i = 0; i < count; ++i) {
-        rendering.count_step(line);
+        rendering.count_steps(line);
         rendering.scopes.emplace_back();
-        if (names_loop) rendering.set("loop", loop_variable(items, i));
+        if (names_loop) rendering.set("loop", loop_variable(items, i), line);
         assign(rendering, names, items[i], line);
         rendering.run(body);
         rendering.scopes.pop_back();
@@ -982,7 +1057,7 @@ class Parser {
         if (flow == Rendering::Flow::end_of_loop) break;
         whole_turn = whole_turn || flow == Rendering::Flow::on;
       }
-      if (!whole_turn) rendering.run(otherwise);  // Jinja does so, not only where nothing is looped through
+      if (!whole_turn) rendering.run_in_scope(otherwise);  // Jinja does so, not only where nothing is looped through
     };
   }
 
@@ -997,6 +1072,7 @@ class Parser {
       end_statement();
       return [=, value = std::move(value)](Rendering& rendering) {
         Value result = value(rendering);
+        check_depth(result, line);
         Rendering::Variable* const found = rendering.find(variable);
         if (found == nullptr || !found->is_namespace) fail(line, fmt::format("\"{}\" is no namespace", variable));
         found->value[member] = std::move(result);
@@ -1004,18 +1080,23 @@ class Parser {
     }
     auto names = targets();
     if (skip_sign("=")) {
-      const bool makes_namespace = names.size() == 1 && at_name({"namespace"}) && next().text == "(";
+      bool makes_namespace = false;
+      if (names.size() == 1 && at_name({"namespace"}) && next().text == "(") {  // and there is nothing behind it
+        const std::size_t begin = std::exchange(at_, at_ + 1);
+        (void)arguments();
+        makes_namespace = token().kind == Kind::end;
+        at_ = begin;
+      }
       Expression value = tuple();
       end_statement();
       return [=, names = std::move(names), value = std::move(value)](Rendering& rendering) {
         Value result = value(rendering);
-        if (makes_namespace) return rendering.set(names[0], std::move(result), true);
+        if (makes_namespace && result.is_object()) return rendering.set(names[0], std::move(result), line, true);
         assign(rendering, names, result, line);
       };
     }
     end_statement();
-    auto body = statements({"endset"}).first;
-    end_statement();
+    auto body = body_of_its_own("endset");
     return [=, names = std::move(names), body = std::move(body)](Rendering& rendering) {
       assign(rendering, names, rendering.captured(body), line);
     };
@@ -1026,14 +1107,14 @@ class Parser {
     std::string called = name();
     Rendering::Macro made;
     expect(Kind::sign, "(");
-    while (!skip_sign(")")) {
-      if (!made.parameters.empty()) expect(Kind::sign, ",");
+    read_all(")", [&] {
       std::string parameter = name();
       made.parameters.emplace_back(std::move(parameter), skip_sign("=") ? condexpr() : Expression());
-    }
+    });
     end_statement();
-    made.body = statements({"endmacro"}).first;
-    end_statement();
+    const std::size_t begin = at_;
+    made.body = body_of_its_own("endmacro");
+    made.takes_all = has_name_since(begin, {"varargs", "kwargs", "caller"});
     return [=, made = std::move(made)](Rendering& rendering) {
       if (rendering.scopes.size() > 1) fail(line, "a macro inside of a loop or another macro is not known");
       rendering.macros[called] = made;
@@ -1056,7 +1137,7 @@ class Parser {
 
   static Expression list(std::vector<Expression> all, Index line) {
     return [all = std::move(all), line](Rendering& rendering) {
-      rendering.count_step(line);
+      rendering.count_steps(line);
       Value values = Value::array();
       for (const Expression& each : all) values.push_back(each(rendering));
       return values;
@@ -1066,42 +1147,48 @@ class Parser {
   Expression condexpr() {
     const Level level(*this);
     Expression value = disjunction();
+    std::vector<std::pair<Expression, Expression>> choices;  // a condition and what is given where it does not hold
     while (skip_name("if")) {
       Expression condition = disjunction();
-      Expression otherwise = skip_name("else") ? condexpr() : [](Rendering&) { return undefined(); };
-      value = [value = std::move(value), condition = std::move(condition),
-               otherwise = std::move(otherwise)](Rendering& rendering) {
-        return is_true(condition(rendering)) ? value(rendering) : otherwise(rendering);
-      };
+      choices.emplace_back(
+          std::move(condition), skip_name("else") ? condexpr() : [](Rendering&) { return undefined(); });
     }
-    return value;
+    if (choices.empty()) return value;
+    return [value = std::move(value), choices = std::move(choices)](Rendering& rendering) {
+      for (auto choice = choices.rbegin(); choice != choices.rend(); ++choice) {
+        if (!is_true(choice->first(rendering))) return choice->second(rendering);
+      }
+      return value(rendering);
+    };
   }
 
-  Expression disjunction() {
-    Expression left = conjunction();
-    while (skip_name("or")) {
-      left = [left = std::move(left), right = conjunction()](Rendering& rendering) {
-        Value value = left(rendering);
-        return is_true(value) ? value : right(rendering);
-      };
-    }
-    return left;
+  /// The value of `first` after all changes. A loop: functions within functions would take of the stack.
+  static Expression changed(Expression first, std::vector<Change> changes) {
+    if (changes.empty()) return first;
+    return [first = std::move(first), changes = std::move(changes)](Rendering& rendering) {
+      Value value = first(rendering);
+      for (const Change& change : changes) value = change(rendering, std::move(value));
+      return value;
+    };
   }
 
-  Expression conjunction() {
-    Expression left = negation();
-    while (skip_name("and")) {
-      left = [left = std::move(left), right = negation()](Rendering& rendering) {
-        Value value = left(rendering);
-        return is_true(value) ? right(rendering) : value;
-      };
+  /// Operands of `and` or `or`, which is `word`: the first one that is true is the value of `or`.
+  Expression junction(std::string_view word, Expression (Parser::*operand)()) {
+    Expression first = (this->*operand)();
+    std::vector<Change> changes;
+    while (skip_name(word)) {
+      changes.emplace_back([right = (this->*operand)(), is_or = word == "or"](Rendering& rendering, Value left) {
+        return is_true(left) == is_or ? left : right(rendering);
+      });
     }
-    return left;
+    return changed(std::move(first), std::move(changes));
   }
+  Expression disjunction() { return junction("or", &Parser::conjunction); }
+  Expression conjunction() { return junction("and", &Parser::negation); }
 
   Expression negation() {
-    const Level level(*this);
     if (!skip_name("not")) return compare();
+    const Level level(*this);
     return [value = negation()](Rendering& rendering) -> Value { return !is_true(value(rendering)); };
   }
 
@@ -1137,15 +1224,17 @@ class Parser {
 
   /// Operators of one rank, whose operands are read by `operand`.
   Expression operations(Names signs, Expression (Parser::*operand)()) {
-    Expression left = (this->*operand)();
+    Expression first = (this->*operand)();
+    std::vector<Change> changes;
     while (token().kind == Kind::sign && std::ranges::count(signs, token().text) > 0) {
       const Token sign = tokens_[at_++];
-      left = [left = std::move(left), right = (this->*operand)(), sign](Rendering& rendering) {
-        Value value = left(rendering);
-        return computed(sign.text, std::move(value), right(rendering), sign.line);
-      };
+      changes.emplace_back([right = (this->*operand)(), sign](Rendering& rendering, Value left) {
+        Value result = computed(sign.text, std::move(left), right(rendering), sign.line);
+        if (result.is_array()) rendering.count_steps(sign.line, std::ssize(result));
+        return result;
+      });
     }
-    return left;
+    return changed(std::move(first), std::move(changes));
   }
   Expression math1() { return operations({"+", "-"}, &Parser::concat); }
   Expression concat() { return operations({"~"}, &Parser::math2); }
@@ -1154,19 +1243,22 @@ class Parser {
   Expression filtered_unary() { return unary(true); }
 
   Expression unary(bool with_filter) {
-    const Level level(*this);
     const Index line = this->line();
-    if (skip_sign("-")) {
-      Expression negative = [value = unary(false), line](Rendering& rendering) {
-        return computed("-", Value(0), value(rendering), line);
+    const std::size_t begin = at_;
+    Expression value;
+    if (at_sign("-") || at_sign("+")) {
+      const Level level(*this);
+      const std::string sign = tokens_[at_++].text;
+      value = [operand = unary(false), sign, line](Rendering& rendering) {
+        return computed(sign, Value(0), operand(rendering), line);
       };
-      return with_filter ? filter_expr(std::move(negative)) : negative;
+    } else {
+      value = postfix(primary());
     }
-    Expression value = postfix(primary());
-    return with_filter ? filter_expr(std::move(value)) : value;
+    return with_filter ? filter_expr(std::move(value), begin) : value;
   }
 
-  Operand primary() {
+  Expression primary() {
     const Token& first = tokens_[at_++];
     const Index line = first.line;
     if (first.kind == Kind::string) {
@@ -1175,6 +1267,12 @@ class Parser {
       return constant(std::move(text));
     }
     if (first.kind == Kind::number) {
+      if (at_sign(".") && next().kind == Kind::number) {
+        const std::string fraction = tokens_[std::exchange(at_, at_ + 2) + 1].text;
+        return [number = fmt::format("{}.{}", first.text, fraction), line](Rendering&) -> Value {
+          fail(line, fmt::format("the number {} is not known", number));
+        };
+      }
       std::int64_t value = 0;
       const char* const end = first.text.data() + first.text.size();
       const auto read = std::from_chars(first.text.data(), end, value);
@@ -1185,7 +1283,8 @@ class Parser {
       if (first.text == "true" || first.text == "True") return constant(true);
       if (first.text == "false" || first.text == "False") return constant(false);
       if (first.text == "none" || first.text == "None") return constant(nullptr);
-      return variable(first.text, line);
+      if (at_sign("(")) return function_call(first.text, line);
+      return variable(first.text, line, at_sign(".") || at_sign("["));
     }
     if (first.kind == Kind::sign && first.text == "(") {
       Expression inner = tuple();
@@ -1206,21 +1305,16 @@ class Parser {
     return [value = std::move(value)](Rendering&) { return value; };
   }
 
-  static Operand variable(const std::string& name, Index line) {
-    Operand made([name, line](Rendering& rendering) {
+  /// A variable, of which a member may be taken: then it may be a namespace.
+  static Expression variable(const std::string& name, Index line, bool takes_member) {
+    return [=](Rendering& rendering) {
       const Rendering::Variable* const found = rendering.find(name);
-      if (found != nullptr && found->is_namespace)
+      if (found != nullptr && found->is_namespace && !takes_member)
         fail(line, fmt::format("the namespace \"{}\" as a value is not known", name));
       if (found != nullptr) return found->value;
       const bool is_function = rendering.macros.contains(name) || functions.contains(name);
-      return is_function ? Value::binary({}) : undefined();
-    });
-    made.object = [name](Rendering& rendering) {
-      const Rendering::Variable* const found = rendering.find(name);
-      return found != nullptr ? found->value : undefined();
+      return is_function && !takes_member ? Value::binary({}) : undefined();
     };
-    made.name = name;
-    return made;
   }
 
   Expression mapping(Index line) {
@@ -1231,7 +1325,7 @@ class Parser {
       members.emplace_back(std::move(key), condexpr());
     });
     return [members = std::move(members), line](Rendering& rendering) {
-      rendering.count_step(line);
+      rendering.count_steps(line);
       Value made = Value::object();
       for (const auto& [key, value] : members)
         made[string_of(key(rendering), line, "the key of a mapping")] = value(rendering);
@@ -1239,35 +1333,31 @@ class Parser {
     };
   }
 
-  Expression postfix(Operand operand) {
+  /// Members, items and methods of a value.
+  Expression postfix(Expression value) {
+    std::vector<Change> changes;
     for (;;) {
-      const Level level(*this);
       const Index line = this->line();
       if (skip_sign(".")) {
         const std::string member = name();
-        operand = at_sign("(") ? method(std::move(operand), member, line)
-                               : Operand([object = std::move(operand.object), member, line](Rendering& rendering) {
-                                   const Value value = object(rendering);
-                                   const bool is_method = value.is_object() ? methods_of_mappings.contains(member)
-                                                                            : methods_of_texts.contains(member);
-                                   if (is_method) fail(line, fmt::format("the method \"{}\" is not called", member));
-                                   return member_of(with_members(value, line), member);
-                                 });
+        changes.push_back(at_sign("(") ? method(member, line) : [member, line](Rendering&, const Value& of) {
+          check_no_method(with_members(of, line), member, line);
+          return member_of(of, member);
+        });
       } else if (skip_sign("[")) {
-        operand = subscript(std::move(operand), line);
+        changes.push_back(subscript(line));
       } else if (at_sign("(")) {
-        if (operand.name.empty()) fail(line, "what is called has no name");
-        operand = function_call(operand.name, line);
+        fail(line, "what is called has no name");
       } else {
-        return operand.value;
+        return changed(std::move(value), std::move(changes));
       }
     }
   }
 
-  Expression method(Operand operand, const std::string& member, Index line) {
-    return [object = std::move(operand.object), member, line, arguments = arguments()](Rendering& rendering) {
+  Change method(const std::string& member, Index line) {
+    return [member, line, arguments = arguments()](Rendering& rendering, Value of) {
       Call call = arguments.call(rendering, fmt::format("method \"{}\"", member), line);
-      call.subject = object(rendering);
+      call.subject = std::move(of);
       if (!call.subject.is_object() && !call.subject.is_string())
         call.refuse(fmt::format("of {} is not known", kind_of(call.subject)));
       return function_of(call.subject.is_object() ? methods_of_mappings : methods_of_texts, member, "method",
@@ -1280,12 +1370,14 @@ class Parser {
       const Call call = arguments.call(rendering, fmt::format("function \"{}\"", name), line);
       if (rendering.find(name) != nullptr) call.refuse("is no function but a variable");
       const auto macro = rendering.macros.find(name);
-      return macro != rendering.macros.end() ? rendering.call_macro(macro->second, call)
-                                             : function_of(functions, name, "function", line)(call);
+      if (macro != rendering.macros.end()) return rendering.call_macro(macro->second, call);
+      Value result = function_of(functions, name, "function", line)(call);
+      if (result.is_array()) rendering.count_steps(line, std::ssize(result));
+      return result;
     };
   }
 
-  Expression subscript(Operand operand, Index line) {
+  Change subscript(Index line) {
     std::array<Expression, 3> parts;  // of a slice
     std::size_t part = 0;
     bool is_slice = false;
@@ -1301,8 +1393,7 @@ class Parser {
     }
     if (!is_slice && !parts[0]) expected("an index");
     expect(Kind::sign, "]");
-    return [object = std::move(operand.object), parts = std::move(parts), is_slice, line](Rendering& rendering) {
-      const Value value = object(rendering);
+    return [parts = std::move(parts), is_slice, line](Rendering& rendering, const Value& value) {
       const auto at = [&](std::size_t i) { return parts[i] ? parts[i](rendering) : Value(); };
       return is_slice ? slice_of(value, at(0), at(1), at(2), line) : item_of(value, at(0), line);
     };
@@ -1323,34 +1414,49 @@ class Parser {
     return made;
   }
 
-  Expression filter_expr(Expression value) {
+  /// Filters and tests of a value whose first token is at `begin`.
+  Expression filter_expr(Expression value, std::size_t begin) {
+    std::vector<Change> changes;
     for (;;) {
-      const Level level(*this);
       const Index line = this->line();
       if (skip_sign("|")) {
         const std::string filter = name();
-        value = applied(filters, "filter", std::move(value), filter, at_sign("(") ? arguments() : Arguments(), line);
+        changes.push_back(applied(filters, "filter", filter, at_sign("(") ? arguments() : Arguments(), line));
+        if (std::ranges::count(std::array{"selectattr", "rejectattr", "items"}, filter) > 0 && !is_run_through(begin))
+          changes.emplace_back([filter, line](Rendering&, const Value&) -> Value {
+            fail(line,
+                 fmt::format("what the filter \"{}\" gives is known in a loop, and before the filters first, join "
+                             "and list",
+                             filter));
+          });
       } else if (skip_name("is")) {
-        value = test(std::move(value), line);
+        changes.push_back(test(line));
       } else if (at_sign("(")) {
         fail(line, "what is called has no name");
       } else {
-        return value;
+        return changed(std::move(value), std::move(changes));
       }
     }
   }
 
-  static Expression applied(const Functions& known, std::string_view kind, Expression value, const std::string& name,
-                            Arguments arguments, Index line) {
-    return
-        [&known, kind, value = std::move(value), name, arguments = std::move(arguments), line](Rendering& rendering) {
-          Call call = arguments.call(rendering, fmt::format("{} \"{}\"", kind, name), line);
-          call.subject = value(rendering);
-          return function_of(known, name, kind, line)(call);
-        };
+  /// Whether the value that ends here is only run through: there a list does for Python's generator.
+  bool is_run_through(std::size_t begin) const {
+    if (at_sign("|")) return next().kind == Kind::name && std::ranges::count(run_through, next().text) > 0;
+    const Token& before = tokens_[begin - 1];
+    return before.kind == Kind::name && before.text == "in" && (token().kind == Kind::end || at_name({"if"}));
+  }
+  static constexpr std::array<std::string_view, 5> run_through{"first", "join", "list", "rejectattr", "selectattr"};
+
+  static Change applied(const Functions& known, std::string_view kind, const std::string& name, Arguments arguments,
+                        Index line) {
+    return [&known, kind, name, arguments = std::move(arguments), line](Rendering& rendering, Value value) {
+      Call call = arguments.call(rendering, fmt::format("{} \"{}\"", kind, name), line);
+      call.subject = std::move(value);
+      return function_of(known, name, kind, line)(call);
+    };
   }
 
-  Expression test(Expression value, Index line) {
+  Change test(Index line) {
     const bool negated = skip_name("not");
     const std::string which = name();
     if (at_name({"is"})) expected("an argument of a test");
@@ -1362,14 +1468,16 @@ class Parser {
                                                (kind == Kind::name && !at_name({"else", "or", "and"}))) {
       given.positional.push_back(postfix(primary()));
     }
-    Expression result = applied(tests, "test", std::move(value), which, std::move(given), line);
-    if (!negated) return result;
-    return [result = std::move(result)](Rendering& rendering) -> Value { return !is_true(result(rendering)); };
+    return [test = applied(tests, "test", which, std::move(given), line), negated](Rendering& rendering,
+                                                                                   Value value) -> Value {
+      return is_true(test(rendering, std::move(value))) != negated;
+    };
   }
 
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int depth_ = 0;
+  int loops_ = 0;  // around the statement
 };
 
 }  // namespace
@@ -1386,7 +1494,7 @@ JinjaTemplate::JinjaTemplate(std::string_view source) {
 
 std::string JinjaTemplate::render(const Value& variables, const std::tm& now) const {
   Rendering rendering{.now = now, .scopes = {{}}, .macros = {}, .out = {}};
-  for (const auto& [name, value] : variables.items()) rendering.set(name, value);
+  for (const auto& [name, value] : variables.items()) rendering.set(name, value, 1);
   rendering.run(statements_);
   return std::move(rendering.out);
 }

@@ -57,21 +57,23 @@ UChar32 last_character(std::string_view text) {
   return end.char32At(end.length() - 1);
 }
 
-std::size_t trailing_space(std::string_view text) {
+bool is_white_space(UChar32 character) { return u_isUWhiteSpace(character); }
+
+std::size_t trailing_space(std::string_view text, bool (*is_space)(UChar32)) {
   std::size_t length = 0;
   while (length < text.size()) {
     const UChar32 character = last_character(text.substr(0, text.size() - length));
-    if (!u_isUWhiteSpace(character)) break;
+    if (!is_space(character)) break;
     length += U8_LENGTH(character);
   }
   return length;
 }
 
-std::size_t leading_space(std::string_view text) {
+std::size_t leading_space(std::string_view text, bool (*is_space)(UChar32)) {
   std::size_t length = 0;
   while (length < text.size()) {
     const UChar32 character = first_character(text.substr(length));
-    if (!u_isUWhiteSpace(character)) break;
+    if (!is_space(character)) break;
     length += U8_LENGTH(character);
   }
   return length;

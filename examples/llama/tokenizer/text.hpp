@@ -23,9 +23,12 @@ std::string utf8(const icu::UnicodeString& text);
 UChar32 first_character(std::string_view text);
 UChar32 last_character(std::string_view text);
 
+/// Unicode's white space.
+bool is_white_space(UChar32 character);
+
 /// Length in bytes of the white space at one end of UTF-8 `text`.
-std::size_t trailing_space(std::string_view text);
-std::size_t leading_space(std::string_view text);
+std::size_t trailing_space(std::string_view text, bool (*is_space)(UChar32) = is_white_space);
+std::size_t leading_space(std::string_view text, bool (*is_space)(UChar32) = is_white_space);
 
 /// GPT-2's stand-ins for the bytes of `text`, one printable character each: what a byte-level vocabulary is written in.
 icu::UnicodeString byte_characters(const icu::UnicodeString& text);
