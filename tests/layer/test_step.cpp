@@ -217,4 +217,9 @@ TEST_CASE("step: a running one that is assigned to gives up its own step first")
   CHECK(b.length() == 2);
   engine.step.abort();
   CHECK(b.length() == 0);
+  // What was moved from begins anew.
+  const RowsView<float> rows = other.begin(engine.context, a, pruner, 2);
+  CHECK(rows.rows == 2);
+  std::fill_n(rows.data, rows.rows * rows.width, 1.0F);
+  other.abort();
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <string>
 #include <utility>
@@ -52,6 +53,12 @@ struct Fixture {
   }
 };
 
+/// A score that looks at no row.
+struct NoRows {
+  Index last_queries = 0;
+  static void score(auto&, auto&, const LayerPlan&, auto) {}
+};
+
 }  // namespace
 
 TEST_CASE("step: begin refuses a continuation that is no token of the sequence") {
@@ -76,9 +83,9 @@ TEST_CASE("step: begin refuses bad entries and changes nothing") {
   CHECK(test.refused({{&test.a, &test.pruner, std::numeric_limits<Position>::max()}})
             .find("out of range 1 to 2147483641") != std::string::npos);
   CHECK(test.refused<logic_error>({good, {&test.b, &test.pruner, 1}, good}) ==
-        "lazyllm: Sequence::begin called while the sequence is in a running step");
+        "lazyllm: Step::begin called while the sequence is in a running step");
   CHECK(test.refused<logic_error>({good, good}) ==
-        "lazyllm: Sequence::begin called while the sequence is in a running step");
+        "lazyllm: Step::begin called while the sequence is in a running step");
   Engine::Sequence deeper(4, 3);
   CHECK(test.refused({good, {&deeper, &test.pruner, 1}}) ==
         "lazyllm: Step::begin: entry 1 has 4 layers of hidden size 3, entry 0 has 3 of hidden size 3");
@@ -216,9 +223,10 @@ TEST_CASE("step: a pruner that is assigned during a step scores as it did when t
   CHECK(rows == std::vector<Index>{2, 2});
 }
 
-TEST_CASE("step: a score of more rows than the block keeps queries of is refused in the first layer") {
+TEST_CASE_TEMPLATE("step: a score of more rows than the block keeps queries of is refused in the first layer", Number,
+                   Index, std::size_t) {
   struct OneQuery : ScriptedAttention {
-    Index max_queries() const { return 1; }
+    Number max_queries() { return 1; }
   };
   Fixture test;
   const Engine::Pruner two(KeepRatio(Schedule{{2, 0.5}}), AttentionScore{.last_queries = 2});
@@ -240,6 +248,45 @@ TEST_CASE("step: a score of more rows than the block keeps queries of is refused
     test.engine.step.abort();
     test.check_unchanged();
   }
+}
+
+TEST_CASE("step: a score of one's own without a row is refused") {
+  Engine engine(3);
+  Engine::Sequence sequence = engine.sequence();
+  const TokenPruner<KeepAll, NoRows> pruner{KeepAll(), NoRows()};
+  Step<Engine::Sequence, TokenPruner<KeepAll, NoRows>> step;
+  CHECK_THROWS_WITH_AS(step.begin(engine.context, sequence, pruner, 1),
+                       "lazyllm: Step::begin: entry 0 has a score of last_queries 0, out of range, at least 1",
+                       invalid_argument);
+  CHECK(sequence.length() == 0);
+}
+
+TEST_CASE("step: a pruner that would be gone is refused by the compiler") {
+  const auto begins = [](auto&& pruner) {
+    return requires(Engine::Step step, cpu::Context context, Engine::Sequence sequence) {
+      step.begin(context, sequence, std::forward<decltype(pruner)>(pruner), 1);
+    };
+  };
+  const Engine::Pruner kept{KeepAll()};
+  CHECK(begins(kept));
+  CHECK_FALSE(begins(Engine::Pruner{KeepAll()}));
+}
+
+TEST_CASE("step: no room is made in a running step, and rows of another size make room for wider ones") {
+  Fixture test;
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  CHECK_THROWS_WITH_AS(test.engine.step.reserve(test.engine.context, {.rows = 9, .hidden_size = 3}),
+                       "lazyllm: Step::reserve: a step is running; end or abort it first", logic_error);
+  test.engine.step.abort();
+  test.check_unchanged();
+
+  test.engine.step.reserve(test.engine.context, {.rows = 64, .hidden_size = 4096});
+  Engine::Sequence wide(3, 4096);
+  const RowsView<float> rows = test.engine.step.begin(test.engine.context, wide, test.pruner, 64);
+  CHECK(rows.rows == 64);
+  std::fill_n(rows.data, rows.rows * rows.width, 1.0F);
+  test.engine.step.abort();
 }
 
 TEST_CASE("step: a policy's errors are known before anything runs") {

@@ -21,6 +21,7 @@ namespace {
 struct PlayedNccl {
   ncclResult_t started = ncclSuccess;
   ncclResult_t state = ncclSuccess;
+  int busy = 0;  ///< questions that are answered by `ncclInProgress`
   bool silent = false;
   int aborted = 0;
 } played;
@@ -39,11 +40,12 @@ class Stream {
 extern "C" {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  CHECK(played.busy <= 0);
   return played.silent ? cudaErrorNotReady : cudaStreamSynchronize(stream);
 }
 ncclResult_t ncclAllReduce(const void* source, void* target, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t, cudaStream_t stream) {
-  if (played.started != ncclSuccess) return played.started;
+  if (played.started != ncclSuccess && played.started != ncclInProgress) return played.started;
   CHECK(type == ncclInt64);
   CHECK(source == target);
   CHECK(lazyllm::test::cuda_emulation::is_on_device(target));
@@ -52,10 +54,10 @@ ncclResult_t ncclAllReduce(const void* source, void* target, std::size_t count, 
       value = op == ncclSum ? value + 5 : std::max<std::int64_t>(value, 5);
     }
   });
-  return ncclSuccess;
+  return played.started;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
-  *state = played.state;
+  *state = played.busy-- > 0 ? ncclInProgress : played.state;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t) {
@@ -110,4 +112,26 @@ TEST_CASE("NCCL: an error, or no answer, ends the wait and the communicator") {
   played = {.started = ncclRemoteError};
   CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), "lazyllm: ncclAllReduce: a peer is gone", rank_error);
   played = {};
+}
+
+TEST_CASE("NCCL: a communicator that does not block is waited for") {
+  const Stream stream;
+  played = {.started = ncclInProgress, .busy = 3};
+  std::int64_t value = -2;
+  nccl_all_reduce(nullptr, stream)(std::span(&value, 1), ReduceOp::sum);
+  CHECK(value == 3);
+  played = {};
+}
+
+TEST_CASE("NCCL: an aborted communicator is not used again") {
+  const Stream stream;
+  std::int64_t value = 1;
+  const Ranks::AllReduce all_reduce = nccl_all_reduce(nullptr, stream, std::chrono::milliseconds(20));
+  played = {.silent = true};
+  CHECK_THROWS_AS(all_reduce(std::span(&value, 1), ReduceOp::sum), rank_error);
+  played = {};
+  CHECK_THROWS_WITH_AS(all_reduce(std::span(&value, 1), ReduceOp::sum),
+                       "lazyllm: ncclAllReduce: the communicator was aborted after an earlier error", rank_error);
+  CHECK(value == 1);
+  CHECK(played.aborted == 0);
 }

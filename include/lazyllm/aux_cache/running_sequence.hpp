@@ -24,7 +24,7 @@ class RunningSequence {
 
   /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` if the sequence is in a running step.
   RunningSequence(Sequence<Aux>& sequence, Index new_tokens) : sequence_(&sequence), old_length_(sequence.length()) {
-    sequence.check_idle("begin");
+    sequence.check_idle("Step::begin");
     sequence.depth_.resize(to_size(old_length_ + new_tokens), 0);
     sequence.undo_.clear();
     sequence.in_step_ = true;

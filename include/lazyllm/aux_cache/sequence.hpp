@@ -75,9 +75,9 @@ class Sequence {
     return *this;
   }
 
-  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence as a rule. The slots of
-  /// a shared pool are reserved once, for all its sequences. Throws `invalid_argument` unless `tokens` is in the range
-  /// of `Position`.
+  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence, but for the list of
+  /// keys of a prompt that waits at a deeper layer. The slots of a shared pool are reserved once, for all its
+  /// sequences. Throws `invalid_argument` unless `tokens` is in the range of `Position`.
   void reserve(context_type& context, Index tokens) {
     constexpr Index most = std::numeric_limits<Position>::max();
     if (tokens < 0 || tokens > most) {
@@ -92,7 +92,7 @@ class Sequence {
   /// Drops all tokens from position `tokens` on. Throws `invalid_argument` unless 0 <= tokens <= length(), or if only a
   /// part of an unfinished prompt would be dropped.
   void truncate(Index tokens) {
-    check_idle("truncate");
+    check_idle("Sequence::truncate");
     if (tokens < 0 || tokens > length()) {
       detail::fail("Sequence::truncate: ", tokens, " tokens is out of range 0 to ", length());
     }
@@ -109,10 +109,10 @@ class Sequence {
   void clear() { truncate(0); }
 
   /// Drops the tokens at positions [first, last) and moves those behind to `first` (context shift). The engine must
-  /// move their K/V too and turn K to the new positions. Throws `invalid_argument` unless 0 <= first <= last <=
-  /// length(), `logic_error` while a prompt is unfinished.
+  /// move their K/V too and rotate K (RoPE) to the new positions. Throws `invalid_argument` unless 0 <= first <= last
+  /// <= length(), `logic_error` while a prompt is unfinished.
   void erase(Index first, Index last) {
-    check_idle("erase");
+    check_idle("Sequence::erase");
     check_finished("erase");
     if (first < 0 || last < first || last > length()) {
       detail::fail("Sequence::erase: ", first, " to ", last, " is out of range 0 to ", length());
@@ -127,7 +127,7 @@ class Sequence {
   /// An independent copy, with parked rows of its own. The engine must copy its K/V too, at the latest when either
   /// sequence writes: reviving writes K/V of old tokens. Throws `logic_error` while a prompt is unfinished.
   Sequence fork(context_type& context) const {
-    check_idle("fork");
+    check_idle("Sequence::fork");
     check_finished("fork");
     Sequence copy(layers(), aux_.fork(context));
     copy.depth_ = depth_;
@@ -141,7 +141,7 @@ class Sequence {
   /// `invalid_argument` unless 0 <= tokens and the sequence stays within the range of `Position`, `logic_error` while a
   /// prompt is unfinished.
   void append_computed(Index tokens) {
-    check_idle("append_computed");
+    check_idle("Sequence::append_computed");
     check_finished("append_computed");
     const Index max_tokens = std::numeric_limits<Position>::max() - length();
     if (tokens < 0 || tokens > max_tokens) {
@@ -155,7 +155,7 @@ class Sequence {
   /// K/V of tokens that have gone through all layers are never written again. It equals that of a dense prefill only if
   /// nothing was pruned while they ran. Throws `logic_error` while a step runs.
   void check_shareable(Index tokens) const {
-    check_idle("check_shareable");
+    check_idle("Sequence::check_shareable");
     if (tokens < 0 || tokens > length()) {
       detail::fail("Sequence::check_shareable: ", tokens, " tokens is out of range 0 to ", length());
     }
@@ -181,7 +181,7 @@ class Sequence {
   /// The sequence as bytes of the present format version: depths and parked rows. Waits for the context's work. Throws
   /// `logic_error` while a prompt is unfinished.
   std::vector<std::byte> save(context_type& context) const {
-    check_idle("save");
+    check_idle("Sequence::save");
     check_finished("save");
     return detail::save_sequence(context, aux_,
                                  {.layers = layers(), .steps = steps_, .prompt_end = prompt_end_, .depths = depth_});
@@ -237,7 +237,7 @@ class Sequence {
 
   void check_idle(const char* what) const {
     if (in_step_) {
-      detail::fail<logic_error>("Sequence::", what, " called while the sequence is in a running step");
+      detail::fail<logic_error>(what, " called while the sequence is in a running step");
     }
   }
 

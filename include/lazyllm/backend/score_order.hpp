@@ -55,7 +55,7 @@ class ScoreUnits {
     shift_ = 62 - 24 - count_bits - exponent(__builtin_bit_cast(std::uint32_t, highest));
   }
 
-  /// None for a negative score.
+  /// 0 for a negative score.
   LAZYLLM_HOST_DEVICE std::int64_t of(float score) const {
     const auto bits = __builtin_bit_cast(std::uint32_t, score);
     if (bits >> 31) return 0;

@@ -46,7 +46,7 @@ struct PlanLists {
 }  // namespace detail
 
 /// What the engine's attention block computes in one layer for a ragged batch. A view of lists in host memory, valid
-/// until the step goes on to the next layer, or the `DensePlan` starts again.
+/// until `Step::advance` or `Step::begin_advance`, or until the `DensePlan` starts again.
 class LayerPlan {
  public:
   /// The plan of one layer of `layers`. `lists` must outlive it.

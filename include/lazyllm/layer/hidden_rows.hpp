@@ -15,17 +15,16 @@ namespace lazyllm::detail {
 template <Backend Context, class T>
 class HiddenRows {
  public:
-  /// Makes room for `rows` rows of `hidden_size` elements in both buffers.
+  /// Makes room for `rows` rows of `hidden_size` elements in both buffers. Rows of another size are lost.
   void reserve(Context& context, Index rows, Index hidden_size) {
+    drop_other_widths(hidden_size);
     for (auto& buffer : buffers_) buffer.reserve(context, rows, hidden_size);
     targets_.reserve(to_size(rows));
   }
 
   /// Begins a batch of `rows` rows; what the buffers hold is lost.
   void start(Context& context, Index rows, Index hidden_size) {
-    for (auto& buffer : buffers_) {
-      if (buffer.rows().rows > 0 && buffer.rows().width != hidden_size) buffer = {};
-    }
+    drop_other_widths(hidden_size);
     hidden_size_ = hidden_size;
     current_ = 0;
     count_ = rows;
@@ -63,6 +62,12 @@ class HiddenRows {
   }
 
  private:
+  void drop_other_widths(Index hidden_size) {
+    for (auto& buffer : buffers_) {
+      if (buffer.rows().width != hidden_size) buffer = {};
+    }
+  }
+
   typename Context::template Buffer<T> buffers_[2];
   Index hidden_size_ = 0;
   Index count_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <exception>
 #include <limits>
 #include <span>
@@ -23,8 +24,8 @@ namespace lazyllm {
 /// One forward pass of a batch of sequences: prefill, decode, a later turn, a chunk of a prompt or several new tokens
 /// are all the same step. Owns the hidden states and the plan, and is used again for the next step. All calls of one
 /// step take the same context; on CUDA, a context of the same stream serves all steps. There the rows are device
-/// memory, valid in stream order. `advance` waits for the stream after layers that rank tokens; elsewhere only an
-/// upload may wait, see `cuda::Context`.
+/// memory, valid in stream order. `advance` waits for the device after layers that rank tokens, with `ScoreOfRanks`
+/// after all that score; elsewhere only an upload may wait, see `cuda::Context`.
 ///
 ///     RowsView<T> embeddings = step.begin(context, entries);  // fill a row for each of step.plan().positions()
 ///     for (auto& layer : layers) layer.forward(context, step);
@@ -61,8 +62,10 @@ class Step {
   };
 
   /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with
-  /// the longest sequence that is scored and, up to 4 MiB, with the window.
+  /// the longest sequence that is scored and with the window, up to 4 MiB on the CPU and 128 MiB on CUDA, or what one
+  /// row of all heads takes. Throws `logic_error` if a step is running.
   void reserve(context_type& context, const Capacity& capacity) {
+    if (running()) detail::fail<logic_error>("Step::reserve: a step is running; end or abort it first");
     batch_.reserve(context, capacity.sequences, capacity.tokens, capacity.rows);
     hidden_.reserve(context, capacity.rows, capacity.hidden_size);
     output_rows_.reserve(detail::to_size(capacity.rows));
@@ -99,8 +102,10 @@ class Step {
     const Entry entry{&sequence, &pruner, new_tokens};
     return begin(context, std::span(&entry, 1));
   }
+  /// The step would be left without its pruner.
+  RowsView<value_type> begin(context_type&, Sequence&, const Pruner&&, Index) = delete;
 
-  /// The plan of the layer to run now; valid until `advance` or `end_advance`. Throws `logic_error` if no step is
+  /// The plan of the layer to run now; valid until `advance` or `begin_advance`. Throws `logic_error` if no step is
   /// running, all its layers have run, or `end_advance` is due.
   LayerPlan plan() const {
     if (!running()) detail::fail<logic_error>("Step: no layer is left to run: no step is running");
@@ -120,7 +125,7 @@ class Step {
 
   /// The running batch, without gaps between the rows: `[plan().rows() x hidden_size]` before a layer's attention, the
   /// rows that go on after it, and the output rows at the end. Valid until the next `advance`, `begin_advance`,
-  /// `end_advance` or `begin`.
+  /// `end_advance`, `begin` or `reserve`.
   RowsView<value_type> hidden() const { return hidden_.rows(); }
 
   /// Whether a step has begun and not ended.
@@ -229,13 +234,16 @@ class Step {
 
   /// Throws `invalid_argument` for a score that looks at more rows than `block` keeps, where the block says how many.
   template <class Block>
-  void check_queries(const Block& block) const {
-    if constexpr (requires { Index{block.max_queries()}; }) {
+  void check_queries(Block& block) const {
+    if constexpr (requires { block.max_queries(); }) {
+      static_assert(std::convertible_to<decltype(block.max_queries()), Index>,
+                    "lazyllm: `max_queries()` of the attention block must be a number");
+      const auto most = static_cast<Index>(block.max_queries());
       for (const auto& member : batch_.members()) {
         const Index last_queries = member.score.last_queries;
-        if (last_queries <= block.max_queries()) continue;
-        detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ",
-                     block.max_queries(), ", the queries that the attention block keeps");
+        if (last_queries <= most) continue;
+        detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ", most,
+                     ", the queries that the attention block keeps");
       }
     }
   }

@@ -9,14 +9,14 @@
 
 namespace lazyllm {
 
-/// What one sequence contributes to a step. Both objects are the caller's and must outlive the step. `Step::begin`
-/// checks all of it.
+/// What one sequence contributes to a step. Both objects are the caller's. They stay where they are until the step has
+/// ended, or been aborted or destroyed. `Step::begin` checks all of it.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
 
   Sequence* sequence = nullptr;  ///< in no other entry or running step
-  /// The same type for all entries. Its score is taken over when the step begins; its policy is asked layer by layer.
+  /// The same type for all entries. Its score is taken over when the step begins; its policy is asked from then on.
   const Pruner* pruner = nullptr;
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;

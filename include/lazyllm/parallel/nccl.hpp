@@ -20,20 +20,23 @@ namespace lazyllm {
 
 namespace detail {
 
-/// Throws `rank_error` unless `result` is that of success.
+/// Throws `rank_error` unless `result` is that of success, or of a communicator that does not block.
 inline void check_nccl(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess) fail<rank_error>(call, ": ", ncclGetErrorString(result));
+  if (result != ncclSuccess && result != ncclInProgress) fail<rank_error>(call, ": ", ncclGetErrorString(result));
 }
 
 }  // namespace detail
 
 /// `ncclAllReduce` on `communicator`, enqueued on `stream`; both must outlive what is returned. The numbers go to the
 /// device and come back: 8 bytes for each number, see 'More than one machine' in docs/integrating.md. Where a rank is
-/// gone, NCCL says so or is silent: after an error, or `patience` without an answer, the communicator is aborted and
-/// `rank_error` is thrown.
+/// gone, NCCL says so or is silent: after an error, or `patience` without an answer, the communicator is aborted, which
+/// frees it, and `rank_error` is thrown, by later calls, too. `patience` begins with the call: what the stream still
+/// has to do, and slower ranks, count.
 inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t stream,
                                         std::chrono::milliseconds patience = std::chrono::seconds(10)) {
-  const auto give_up = [communicator](auto... reasons) {
+  const auto aborted = std::make_shared<bool>(false);
+  const auto give_up = [communicator, aborted](auto... reasons) {
+    *aborted = true;
     ncclCommAbort(communicator);
     detail::fail<rank_error>("ncclAllReduce: ", reasons...);
   };
@@ -43,14 +46,16 @@ inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t st
       ncclResult_t state = ncclSuccess;
       detail::check_nccl(ncclCommGetAsyncError(communicator, &state), "ncclCommGetAsyncError");
       if (state != ncclSuccess && state != ncclInProgress) give_up(ncclGetErrorString(state));
-      const cudaError_t work = cudaStreamQuery(stream);
+      // While the communicator is at it, the stream need not have the work yet.
+      const cudaError_t work = state == ncclInProgress ? cudaErrorNotReady : cudaStreamQuery(stream);
       if (work != cudaErrorNotReady) return cuda::detail::check(work, "cudaStreamQuery");
       if (std::chrono::steady_clock::now() > end) give_up("no answer within ", patience.count(), " ms");
       std::this_thread::yield();
     }
   };
   const auto context = std::make_shared<cuda::Context>(stream);
-  return [communicator, stream, context, wait](std::span<std::int64_t> values, ReduceOp op) {
+  return [communicator, stream, context, wait, aborted](std::span<std::int64_t> values, ReduceOp op) {
+    if (*aborted) detail::fail<rank_error>("ncclAllReduce: the communicator was aborted after an earlier error");
     const auto bytes = static_cast<Index>(values.size_bytes());
     std::byte* const device = context->workspace(bytes);
     context->upload(std::span<const std::int64_t>(values), reinterpret_cast<std::int64_t*>(device));
@@ -67,12 +72,13 @@ inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t st
 }
 
 /// The ranks of `communicator`; see `nccl_all_reduce`.
-inline Ranks nccl_ranks(ncclComm_t communicator, cudaStream_t stream) {
+inline Ranks nccl_ranks(ncclComm_t communicator, cudaStream_t stream,
+                        std::chrono::milliseconds patience = std::chrono::seconds(10)) {
   int rank = 0;
   int count = 0;
   detail::check_nccl(ncclCommUserRank(communicator, &rank), "ncclCommUserRank");
   detail::check_nccl(ncclCommCount(communicator, &count), "ncclCommCount");
-  return Ranks(rank, count, nccl_all_reduce(communicator, stream));
+  return Ranks(rank, count, nccl_all_reduce(communicator, stream, patience));
 }
 
 }  // namespace lazyllm

@@ -20,12 +20,14 @@ namespace lazyllm {
 /// An `AttentionScore` of heads that are split over ranks: each rank scores with its own ones, then all have the same
 /// scores, bit for bit, and so keep the same tokens. All sequences of a layer take one collective, two where scores of
 /// both kinds of `over_heads` meet; what throws on one rank while it scores is thrown as `rank_error` on all. A score
-/// that is not a finite number on one rank is none on all: its entry ends alone, everywhere.
+/// that is not a finite number on one rank is NaN on all: its entry ends alone, everywhere.
 ///
 /// Where heads and rows are not reduced alike, each row of the window takes part on its own: `last_queries` times the
 /// numbers, and as many calls of the backend.
 struct ScoreOfRanks : AttentionScore {
-  Ranks* ranks = nullptr;  ///< the same for all sequences of a step; null: this process has all heads
+  /// The same for all sequences of a step, and for one step at a time; must outlive it. Null: this process has all
+  /// heads.
+  Ranks* ranks = nullptr;
 
   /// Scores are shares of attention. Those of a block's own `token_scores` must not be larger either.
   static constexpr float highest = 4096;

@@ -12,12 +12,13 @@
 
 namespace lazyllm {
 
-/// Where in a step a policy is asked: between two layers, for one sequence. While more of a prompt is to come, it is
-/// asked with the fewest and with the most tokens that there can be, and the prompt waits for its end where it prunes
-/// for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a number
-/// in between makes the entry that ends the prompt fail.
+/// Where in a step a policy is asked: between two layers, for one sequence. It may be asked before the layers up to
+/// there have run, and more than once, so its answer must depend on the point alone. While more of a prompt is to come,
+/// it is asked with the fewest and with the most tokens that there can be, and the prompt waits for its end where it
+/// prunes for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a
+/// number in between makes the entry that ends the prompt fail.
 struct PrunePoint {
-  Index layers_run = 0;      ///< layers that have run in this step, 1 … layers - 1
+  Index layers_run = 0;      ///< layers before the point, 1 … layers - 1
   Index layers = 0;          ///< layers of the model
   Index active_tokens = 0;   ///< tokens active in the layer that ran last
   Index tokens = 0;          ///< tokens of the sequence so far, prompt and generated
@@ -52,9 +53,9 @@ struct Selection {
   /// With top_k and top_p: the last `protect_last` positions of the sequence are always kept; at least 1.
   Index protect_last = 1;
   /// With top_k and top_p: positions i with mask[i] != 0 are always kept. Positions past its end are not protected.
+  /// The memory must stay, and hold the same, until the step ends.
   std::span<const std::uint8_t> protect_mask{};
-  /// With all kinds but `all`: these positions, in any order, are always kept, too. The memory must stay until the
-  /// layer's `advance` ends.
+  /// With all kinds but `all`: these positions, in any order, are always kept, too. Memory as of `protect_mask`.
   std::span<const Position> protect{};
   /// With top_k and top_p: of the selected tokens that are parked here, the `max_revived` highest-scored ones are
   /// revived. The others stay parked and are not active in the next layer. Protected tokens are always revived, and

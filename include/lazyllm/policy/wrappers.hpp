@@ -72,6 +72,7 @@ struct ReviveAtMost {
 
 /// Prunes in decode steps only what costs work: all active tokens that have been computed so far stay. Of the others,
 /// the `revived` highest-scored ones are revived at each pruning layer. The new token then sees all K/V that is there.
+/// In decode steps continuations take the place of what `policy` answers as `Selection::protect`.
 template <SelectionPolicy Policy>
 struct KeepComputed {
   Policy policy;      ///< whose answer is edited

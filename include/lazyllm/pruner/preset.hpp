@@ -32,7 +32,8 @@ struct Preset {
   /// In decode steps, so many of the tokens that followed the last ones earlier are revived in any case, see
   /// `Continuations`; absent: none.
   std::optional<Index> continuations = {};
-  /// In decode steps, pruning layers before so many layers revive nothing else; see `KeepComputed`; absent: all do.
+  /// In decode steps, pruning layers after fewer layers than this revive continuations only, see `KeepComputed`;
+  /// absent: 0.
   std::optional<Index> revive_from = {};
   std::optional<Index> min_tokens = {};  ///< while a sequence has fewer, nothing is pruned, see `MinTokens`; absent: 0
 };

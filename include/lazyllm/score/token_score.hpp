@@ -22,8 +22,8 @@ struct ScoreRequest {
 
 namespace detail {
 
-/// Stand-ins to check the form of a score's verb: a backend and a block that have everything, so that the verb may ask
-/// for anything. Nothing of them is ever run.
+/// Stand-ins to check the form of a type's `score` function: a backend and a block that have everything, so that it may
+/// ask for anything. Nothing of them is ever run.
 struct AnyContext {
   template <class T>
   struct Buffer {
@@ -56,7 +56,7 @@ struct AnyBlock {
 ///   span of `ScoreRequest`s. It fills their scores: higher for more important tokens. `score_by_attention` does that
 ///   from attention probabilities. With tensor parallelism this is where the scores of all ranks are added, so that
 ///   all ranks keep the same tokens.
-/// - Required: `last_queries`, how many of the sequence's last positions score.
+/// - Required: `last_queries`, how many of the sequence's last positions score, at least 1.
 /// - Optional: `over_heads` and `over_rows`, how the scores of the query heads and of the window's rows become one;
 ///   without them, the mean. `over_layers`, whether the scores of all layers so far are summed. `pooling`: each key
 ///   gets the highest score among the `pooling` keys around it. `check()` throws `invalid_argument` for options out of

@@ -32,17 +32,18 @@ class Context {
     /// Makes room for `rows` rows of `width` elements, at least doubling what is there when it must grow. The width may
     /// only change while the buffer is empty.
     void reserve(Context&, Index rows, Index width) {
-      if (rows <= rows_) return;
-      const Index grown = rows_ == 0 ? rows : std::max(rows, 2 * rows_);
+      const RowsView<T> old = this->rows();
+      if (rows <= old.rows) return;
+      const Index grown = old.rows == 0 ? rows : std::max(rows, 2 * old.rows);
       auto data = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(grown * width));
-      std::copy_n(data_.get(), rows_ * width, data.get());
+      if (old.rows > 0) std::copy_n(old.data, old.rows * old.width, data.get());
       data_ = std::move(data);
       rows_ = grown;
       width_ = width;
     }
 
-    /// All rows that there is room for.
-    RowsView<T> rows() const { return {data_.get(), rows_, width_}; }
+    /// All rows that there is room for, none where the buffer was moved from.
+    RowsView<T> rows() const { return {data_.get(), data_ ? rows_ : 0, width_}; }
 
    private:
     std::unique_ptr<T[]> data_;

@@ -137,15 +137,16 @@ class Buffer {
   /// only change while the buffer is empty. Throws, and changes nothing, `cuda_error` if there is no memory and
   /// `invalid_argument` for a context of another stream.
   void reserve(Context& context, Index rows, Index width) {
-    if (rows_ > 0 && memory_.stream() != context.stream()) {
+    const RowsView<T> old = this->rows();
+    if (old.rows > 0 && memory_.stream() != context.stream()) {
       lazyllm::detail::fail("cuda: rows of stream ", memory_.stream(), " are used with a context of stream ",
                             context.stream(), "; they must be the same");
     }
-    if (rows <= rows_) return;
-    const Index grown = rows_ == 0 ? rows : std::max(rows, 2 * rows_);
+    if (rows <= old.rows) return;
+    const Index grown = old.rows == 0 ? rows : std::max(rows, 2 * old.rows);
     Memory<Allocator> memory(context.stream(), grown * width * static_cast<Index>(sizeof(T)));
-    if (rows_ > 0) {
-      check(cudaMemcpyAsync(memory.data(), memory_.data(), static_cast<std::size_t>(rows_ * width_) * sizeof(T),
+    if (old.rows > 0) {
+      check(cudaMemcpyAsync(memory.data(), old.data, static_cast<std::size_t>(old.rows * old.width) * sizeof(T),
                             cudaMemcpyDefault, context.stream()),
             "cudaMemcpyAsync");
     }
@@ -154,8 +155,11 @@ class Buffer {
     width_ = width;
   }
 
-  /// All rows that there is room for.
-  RowsView<T> rows() const { return {reinterpret_cast<T*>(memory_.data()), rows_, width_}; }
+  /// All rows that there is room for, none where the buffer was moved from.
+  RowsView<T> rows() const {
+    auto* const data = reinterpret_cast<T*>(memory_.data());
+    return {data, data == nullptr ? 0 : rows_, width_};
+  }
 
  private:
   Memory<Allocator> memory_;
