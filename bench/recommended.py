@@ -58,7 +58,7 @@ def recommended(layers, speedup, widths=None):
 
 
 def options(cuts, speedup):
-    """The members beside the schedule `cuts`, as a schedule file has them."""
+    """The members beside the schedule `cuts`, as a preset file has them."""
     revived = ({"decode_revived": 3, "first_revived": 32, "continuations": 2} if speedup >= 2 else
                {"decode_revived": 4, "continuations": 4})
     last = {"revive_from": max(cuts)} if cuts else {}

@@ -64,7 +64,7 @@ struct Options {
     add("--data", files_at(data.data, {".jsonl"}));
     add("--prompts", {data.prompts});
     add("--lengths", {data.lengths});
-    add("--schedule", {schedule_file_of(method_options.pruning)});
+    add("--schedule", {preset_file_of(method_options.pruning)});
     if (!method_options.compressor.empty()) add("--compressor", model_files(method_options.compressor));
     check_apart({{"--json", json}, {"--resume", partial()}}, inputs);
   }

@@ -34,7 +34,7 @@ class Settings:
     build: pathlib.Path  # made data and results
     binaries: pathlib.Path
     out: pathlib.Path
-    schedule_file: pathlib.Path
+    preset_file: pathlib.Path
     given: tuple = ()  # the fields that the environment has set
     hours: float = 0.0  # 0: until all is measured
     chat: bool = False
@@ -76,11 +76,11 @@ def settings(model, data, hours, chat, environment):
     paper: on LongBench with a context of 4096. Throws ValueError for a variable that is not a number from 1 on."""
     pretrained = is_pretrained(model)
     values = {"threads": os.cpu_count(), "hours": hours or 0, "chat": chat}
-    schedule_file = environment.get("SCHEDULES")
+    preset_file = environment.get("SCHEDULES")
     if pretrained:
         values |= {"hours": hours or 3, "chat": True, "context": 4096, "longest_answer": 128}
         data = data or pathlib.Path(environment.get("LAZYLLM_TEST_DATA") or ROOT.parent / "shared/data") / "longbench"
-        schedule_file = schedule_file or ROOT / f"examples/models/presets/{model}.json"
+        preset_file = preset_file or ROOT / f"examples/models/presets/{model}.json"
         model = fetched(model)
     # A whole path, because evaluations go on only with the model of the same path.
     model = pathlib.Path(model).resolve() if model else ROOT / "examples/models/tiny"
@@ -101,7 +101,7 @@ def settings(model, data, hours, chat, environment):
     return Settings(model=model, data=data, build=build / "quality",
                     binaries=pathlib.Path(environment.get("BIN") or build / "bin"),
                     out=pathlib.Path(environment.get("OUT") or ROOT / "docs"),
-                    schedule_file=pathlib.Path(schedule_file or model / "schedules.json"), given=tuple(given), **values)
+                    preset_file=pathlib.Path(preset_file or model / "schedules.json"), given=tuple(given), **values)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def sampled(path):
 
 
 class NoSchedules(ValueError):
-    """There is no schedule file; dense scores can be measured without one."""
+    """There is no preset file; dense scores can be measured without one."""
 
 
 class Plan:
@@ -190,8 +190,8 @@ class Plan:
         self.cost = schedules.Cost(self.config)
 
     @functools.cached_property
-    def schedule_file(self):
-        path = self.options.schedule_file
+    def preset_file(self):
+        path = self.options.preset_file
         if path.exists():
             presets, default = schedules.read_presets(path, self.layers)
         elif path == self.options.model / "schedules.json":
@@ -205,13 +205,13 @@ class Plan:
     @property
     def presets(self):
         """In the file's order: the mildest first."""
-        return self.schedule_file[0]
+        return self.preset_file[0]
 
     @property
     def best(self):
         """Name of the preset that the baselines are compared with: the mildest one as fast as in the paper, about, else
         the file's default."""
-        presets, default = self.schedule_file
+        presets, default = self.preset_file
         fast = [name for name, preset in presets.items() if
                 self.cost.speedup(self.collections[-1].tokens, preset.schedule) >= 0.98 * PAPER_SPEEDUP]
         return fast[0] if fast else default if default in presets else next(iter(presets))

@@ -16,7 +16,7 @@ import recommended  # noqa: E402
 
 @dataclass(frozen=True)
 class Preset:
-    """How a run prunes, as a schedule file has it; `options` are the members beside the schedule."""
+    """How a run prunes, as a preset file has it; `options` are the members beside the schedule."""
 
     schedule: tuple
     options: dict = field(default_factory=dict)
@@ -41,7 +41,7 @@ def paper(layers):
 
 
 def read_presets(path, layers):
-    """{name: Preset} of a schedule file, and the name of its default, which may be None."""
+    """{name: Preset} of a preset file, and the name of its default, which may be None."""
     file = json.loads(path.read_text())
     if file.get("layers") != layers:
         raise ValueError(f"{path} was made for a model of {file.get('layers')} layers, this one has {layers}")

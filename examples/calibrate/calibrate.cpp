@@ -12,8 +12,8 @@
 
 #include "examples/calibrate/agreement.hpp"
 #include "examples/calibrate/outcome_log.hpp"
+#include "examples/calibrate/preset_file.hpp"
 #include "examples/calibrate/prompts.hpp"
-#include "examples/calibrate/schedule_file.hpp"
 #include "examples/calibrate/search.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
@@ -59,7 +59,7 @@ struct Options {
   void check_outputs() const {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
-    if (const std::string file = schedule_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
+    if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
   }
 };
@@ -215,7 +215,7 @@ class Calibration {
       say("{} of {} are shorter than --min-tokens {}: presets of the file do not prune such ones", shorter,
           counted(std::ssize(references_), "prompt"), least);
     }
-    out_.commit(json_text(schedule_file(name_, model_->config().layers, presets), 2) + "\n");
+    out_.commit(json_text(preset_file(name_, model_->config().layers, presets), 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 
@@ -358,8 +358,7 @@ int main(int argc, char** argv) {
            "that is one prompt; or a folder of both. Longer ones than the model "
            "can run lose their middle")
       ->required();
-  add_path(app, "--out", options.out,
-           "schedule file to write; FILE.log.jsonl beside it keeps what is done, see --resume")
+  add_path(app, "--out", options.out, "preset file to write; FILE.log.jsonl beside it keeps what is done, see --resume")
       ->required()
       ->type_name("FILE");
   add_number(app, "--prompts-limit", options.prompts_limit, "prompts to use at most, of each file in turn",

@@ -1,4 +1,4 @@
-#include "examples/calibrate/schedule_file.hpp"
+#include "examples/calibrate/preset_file.hpp"
 
 #include <cmath>
 
@@ -19,7 +19,7 @@ Json to_json(const Agreement& agreement) {
 
 }  // namespace
 
-Json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets) {
+Json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets) {
   Json file = {{"format", 1}, {"model", model}, {"layers", layers}, {"default", presets.at(0).name}};
   for (const auto& [name, candidate, held_out, ttft_speedup] : presets) {
     Json& preset = file["presets"][name] = candidate.preset;

@@ -8,7 +8,7 @@
 
 namespace llama {
 
-/// A preset of a schedule file.
+/// A preset of a preset file.
 struct NamedPreset {
   std::string name;
   Candidate candidate;
@@ -17,6 +17,6 @@ struct NamedPreset {
 };
 
 /// What `--schedule @FILE` reads. `presets` must not be empty; the first one is the default.
-nlohmann::ordered_json schedule_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets);
+nlohmann::ordered_json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets);
 
 }  // namespace llama

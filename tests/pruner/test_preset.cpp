@@ -24,16 +24,16 @@ std::string read_error(const std::string& text) {
   return "nothing was thrown";
 }
 
-// [schedule-file]
-auto pruner_of(const std::string& schedule_file, const std::string& preset) {
-  const auto file = nlohmann::json::parse(std::ifstream(schedule_file));
+// [preset-file]
+auto pruner_of(const std::string& preset_file, const std::string& preset) {
+  const auto file = nlohmann::json::parse(std::ifstream(preset_file));
   return lazyllm::make_pruner(file.at("presets").at(preset).get<lazyllm::Preset>());
 }
-// [schedule-file-end]
+// [preset-file-end]
 
 }  // namespace
 
-TEST_CASE("preset: from a schedule file to a pruner") {
+TEST_CASE("preset: from a preset file to a pruner") {
   const llama::test::TemporaryFolder folder;
   const std::string path = folder.write("schedules.json", R"({"presets": {"1%": {"schedule": "dense"}, "5%": {
       "schedule": "6:0.5", "score": "mean:8", "protect_last": 16}}})");

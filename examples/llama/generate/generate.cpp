@@ -58,7 +58,7 @@ struct Options {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     inputs.push_back({"--prompt-file", prompt_file});
     inputs.push_back({"--token-ids", token_ids});
-    inputs.push_back({"--schedule", schedule_file_of(pruning)});
+    inputs.push_back({"--schedule", preset_file_of(pruning)});
     check_apart({{"--json", json}, {"--trace", trace}, {"--logits", logits}, {"--report", report}}, inputs);
   }
 };

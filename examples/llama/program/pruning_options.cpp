@@ -103,7 +103,7 @@ lazyllm::AttentionScore read_score(const std::string& text) {
   return read_option("--score", text, "", [&] { return lazyllm::parse_score(text); });
 }
 
-std::string schedule_file_of(const PruningOptions& options) {
+std::string preset_file_of(const PruningOptions& options) {
   return options.schedule.starts_with('@') ? preset_place(options.schedule.substr(1)).file : "";
 }
 
@@ -168,11 +168,11 @@ void say_if_not_pruned(const PruningOptions& resolved_options, Index prompt_toke
 lazyllm::Preset read_preset(const std::string& file_and_name, Index layers) {
   const auto [path, given_name] = preset_place(file_and_name);
   const nlohmann::json file = parse_json(MappedFile(path).bytes(), path);
-  if (!file.is_object()) fail(path, ": the file holds ", shown(file), ", not an object: no schedule file");
+  if (!file.is_object()) fail(path, ": the file holds ", shown(file), ", not an object: no preset file");
   const auto member = [&](const char* name) { return file.value(name, nlohmann::json()); };
 
   if (member("format") != 1 || !member("format").is_number_integer())
-    fail(path, ": format ", shown(member("format")), " is not 1: no schedule file");
+    fail(path, ": format ", shown(member("format")), " is not 1: no preset file");
   if (member("layers") != layers) {
     fail(path, ": made for a model with ", shown(member("layers")), " layers, this one has ", layers);
   }

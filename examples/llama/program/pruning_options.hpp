@@ -57,10 +57,10 @@ auto read_option(std::string_view option, const std::string& text, std::string_v
 lazyllm::AttentionScore read_score(const std::string& text);
 
 /// The file that a preset is read from; empty if there is none.
-std::string schedule_file_of(const PruningOptions& options);
+std::string preset_file_of(const PruningOptions& options);
 
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
-/// absent. Throws `std::invalid_argument` for a schedule file that cannot be read, that does not have the preset,
+/// absent. Throws `std::invalid_argument` for a preset file that cannot be read, that does not have the preset,
 /// or that was made for another number of layers than `layers`, and as `lazyllm::recommended`.
 ///
 /// `widths` are the model's, for a recommended preset.

@@ -436,9 +436,9 @@ class Runs(unittest.TestCase):
             o = planning.settings("smollm2", None, None, False, {"LAZYLLM_TEST_DATA": str(self.folder)})
             self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (3, True, 4096, 128))
             self.assertEqual((o.model, o.data), (self.folder / "smollm2", self.folder / "longbench"))
-            self.assertTrue(o.schedule_file.exists())
+            self.assertTrue(o.preset_file.exists())
             o = planning.settings("smollm2", str(self.data), 0.5, False, {"CONTEXT": "2048", "SCHEDULES": "mine.json"})
-            self.assertEqual((o.hours, o.context, o.data, str(o.schedule_file)), (0.5, 2048, self.data, "mine.json"))
+            self.assertEqual((o.hours, o.context, o.data, str(o.preset_file)), (0.5, 2048, self.data, "mine.json"))
         o = planning.settings(str(self.model), str(self.data), None, False, {})
         self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (0, False, 0, 0))
 

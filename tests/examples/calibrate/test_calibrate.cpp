@@ -65,7 +65,7 @@ class CalibrateProgram {
   test::ToyModel toy_{folder_};
 };
 
-/// Tokens that a decode step of `preset`, one of a schedule file, revives at all its pruning layers together.
+/// Tokens that a decode step of `preset`, one of a preset file, revives at all its pruning layers together.
 Index revived_in_a_step(const nlohmann::json& preset) {
   const auto read = preset.get<lazyllm::Preset>();
   return *read.decode_revived * std::ranges::count_if(read.schedule.points(), [&](const lazyllm::LayerKeep& point) {

@@ -3,13 +3,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "examples/calibrate/schedule_file.hpp"
+#include "examples/calibrate/preset_file.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "tests/examples/llama/files.hpp"
 
 using namespace llama;
 
-TEST_CASE("schedule file: what is written is what the programs read") {
+TEST_CASE("preset file: what is written is what the programs read") {
   const Candidate careful{
       {{{6, 0.1234}, {9, 0.5}}, lazyllm::parse_score("max:16+heads:max+layers+pool:5"), 4, 64},
       2.5,
@@ -18,7 +18,7 @@ TEST_CASE("schedule file: what is written is what the programs read") {
   daring.preset.schedule = lazyllm::Schedule{{2, 0.01}};
   const Agreement held_out{
       .kl = 0.5, .kl_interval = {0.25, 1}, .top1 = 1, .top1_interval = {0.5, 1}, .prompts = 8, .tokens = 64};
-  const auto file = schedule_file("tiny", 12, {{"1.5x", careful, held_out, 2.25}, {"3x", daring, held_out, 3}});
+  const auto file = preset_file("tiny", 12, {{"1.5x", careful, held_out, 2.25}, {"3x", daring, held_out, 3}});
   CHECK(file["default"] == "1.5x");
   CHECK(file["presets"]["1.5x"]["measured"].dump() ==
         R"({"ideal_ttft_speedup":2.5,"ttft_speedup":2.25,)"

@@ -308,7 +308,7 @@ int main(int argc, char** argv) {
     options.schedules = schedule->results();
     std::optional<OutputFile> file;
     for (const PruningOptions& pruning : options.prunings()) {
-      check_apart({{"--json", options.json}}, {{"--schedule", schedule_file_of(pruning)}});
+      check_apart({{"--json", options.json}}, {{"--schedule", preset_file_of(pruning)}});
     }
     if (!options.json.empty()) file.emplace(options.json);
     const auto save = [&](const nlohmann::ordered_json& report) {

@@ -201,7 +201,7 @@ TEST_CASE("a schedule or score that is none is refused with its option, its text
   check("--score", "mean:32+pool:4", "AttentionScore: pooling 4 is out of range: odd and at least 1");
 }
 
-TEST_CASE("a schedule file: its default preset, a named one, and options that win over it") {
+TEST_CASE("a preset file: its default preset, a named one, and options that win over it") {
   const test::TemporaryFolder folder;
   const std::string file = "@" + folder.write("a#b.json", two_presets).string();
   const auto preset = make_pruner(parse({"--schedule", file + "#5%"}), 10);
@@ -225,7 +225,7 @@ TEST_CASE("a schedule file: its default preset, a named one, and options that wi
   CHECK(lazyllm::to_text(overridden.score()) == "last");
 }
 
-TEST_CASE("a schedule file: a '#' in a folder's name, or in that of a file that is there, separates nothing") {
+TEST_CASE("a preset file: a '#' in a folder's name, or in that of a file that is there, separates nothing") {
   const test::TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "c#");
   const std::string file = folder.write("c#/p.json", two_presets);
@@ -234,7 +234,7 @@ TEST_CASE("a schedule file: a '#' in a folder's name, or in that of a file that 
   const auto check = [&](const std::string& text, const std::string& of_file, Index layers_run, Index kept) {
     CAPTURE(text);
     options.schedule = "@" + text;
-    CHECK(schedule_file_of(options) == of_file);
+    CHECK(preset_file_of(options) == of_file);
     CHECK(selection(make_pruner(options, 10), layers_run).k == kept);
   };
   check(file, file, 3, 50);
@@ -242,12 +242,12 @@ TEST_CASE("a schedule file: a '#' in a folder's name, or in that of a file that 
   check(sharp, sharp, 3, 50);
   check(sharp + "#10%", sharp, 2, 25);
   options.schedule = "@none#10%";
-  CHECK(schedule_file_of(options) == "none");
+  CHECK(preset_file_of(options) == "none");
   options.schedule = "1:0.5";
-  CHECK(schedule_file_of(options).empty());
+  CHECK(preset_file_of(options).empty());
 }
 
-TEST_CASE("the schedule files that come with the models are whole") {
+TEST_CASE("the preset files that come with the models are whole") {
   struct Shipped {
     const char* file;
     Index layers;
@@ -270,7 +270,7 @@ TEST_CASE("the schedule files that come with the models are whole") {
   }
 }
 
-TEST_CASE("schedule files that cannot be used are refused by file, place and what there is") {
+TEST_CASE("preset files that cannot be used are refused by file, place and what there is") {
   const auto replaced = [](const std::string& part, const std::string& by) {
     std::string text = two_presets;
     const std::size_t at = text.find(part);
@@ -284,11 +284,11 @@ TEST_CASE("schedule files that cannot be used are refused by file, place and wha
   CHECK(error_for_file("6:0.5").find("not valid JSON") != std::string::npos);
   CHECK(error_for_file(std::string(100000, '[')).find("nested deeper") != std::string::npos);
   CHECK(error_for_file(std::string(two_presets) + '\0') == ": not valid JSON: a zero byte at line 3, column 36");
-  CHECK(error_for_file("[]") == ": the file holds [], not an object: no schedule file");
-  CHECK(error_for_file("1") == ": the file holds 1, not an object: no schedule file");
-  CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no schedule file");
-  CHECK(error_for_file("{}") == ": format null is not 1: no schedule file");
-  CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no schedule file");
+  CHECK(error_for_file("[]") == ": the file holds [], not an object: no preset file");
+  CHECK(error_for_file("1") == ": the file holds 1, not an object: no preset file");
+  CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 1.0")) == ": format 1.0 is not 1: no preset file");
+  CHECK(error_for_file("{}") == ": format null is not 1: no preset file");
+  CHECK(error_for_file(replaced("\"format\": 1", "\"format\": 2")) == ": format 2 is not 1: no preset file");
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": 12")) ==
         ": made for a model with 12 layers, this one has 10");
   CHECK(error_for_file(replaced("\"layers\": 10", "\"layers\": \"10\"")).find("with \"10\" layers") !=
