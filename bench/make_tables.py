@@ -181,7 +181,7 @@ def attention_tables(paths):
         parts.append(f"### {dtype}, {isa.replace('_', '-')}{own}\n\n{said_settings}.\n\n" + table(
             ["head_dim", "query heads a key head", "keys", "of all tokens", "rows", "attention GFLOP/s",
              "product GFLOP/s", "share"], rows))
-    return "\n\n".join(parts)
+    return f"<details><summary>All {len(results)} cases</summary>\n\n" + "\n\n".join(parts) + "\n\n</details>"
 
 
 def decode_tables(paths):
