@@ -1154,9 +1154,10 @@ class Parser {
           std::move(condition), skip_name("else") ? condexpr() : [](Rendering&) { return undefined(); });
     }
     if (choices.empty()) return value;
+    std::ranges::reverse(choices);  // the last one decides first
     return [value = std::move(value), choices = std::move(choices)](Rendering& rendering) {
-      for (auto choice = choices.rbegin(); choice != choices.rend(); ++choice) {
-        if (!is_true(choice->first(rendering))) return choice->second(rendering);
+      for (const auto& [condition, otherwise] : choices) {
+        if (!is_true(condition(rendering))) return otherwise(rendering);
       }
       return value(rendering);
     };
@@ -1177,7 +1178,7 @@ class Parser {
     Expression first = (this->*operand)();
     std::vector<Change> changes;
     while (skip_name(word)) {
-      changes.emplace_back([right = (this->*operand)(), is_or = word == "or"](Rendering& rendering, Value left) {
+      changes.emplace_back([right = (this->*operand)(), is_or = word == "or"](Rendering& rendering, const Value& left) {
         return is_true(left) == is_or ? left : right(rendering);
       });
     }
