@@ -53,12 +53,6 @@ struct Fixture {
   }
 };
 
-/// A score that looks at no row.
-struct NoRows {
-  Index last_queries = 0;
-  static void score(auto&, auto&, const LayerPlan&, auto) {}
-};
-
 }  // namespace
 
 TEST_CASE("step: begin refuses a continuation that is no token of the sequence") {
@@ -248,17 +242,6 @@ TEST_CASE_TEMPLATE("step: a score of more rows than the block keeps queries of i
     test.engine.step.abort();
     test.check_unchanged();
   }
-}
-
-TEST_CASE("step: a score of one's own without a row is refused") {
-  Engine engine(3);
-  Engine::Sequence sequence = engine.sequence();
-  const TokenPruner<KeepAll, NoRows> pruner{KeepAll(), NoRows()};
-  Step<Engine::Sequence, TokenPruner<KeepAll, NoRows>> step;
-  CHECK_THROWS_WITH_AS(step.begin(engine.context, sequence, pruner, 1),
-                       "lazyllm: Step::begin: entry 0 has a score of last_queries 0, out of range, at least 1",
-                       invalid_argument);
-  CHECK(sequence.length() == 0);
 }
 
 TEST_CASE("step: a pruner that would be gone is refused by the compiler") {

@@ -28,7 +28,18 @@ std::string refusal(const Selection& answer) {
   return "nothing was thrown";
 }
 
+/// A score that looks at no row.
+struct NoRows {
+  Index last_queries = 0;
+  static void score(auto&, auto&, const LayerPlan&, auto) {}
+};
+
 }  // namespace
+
+TEST_CASE("pruner: a score of one's own without a row is refused") {
+  CHECK_THROWS_WITH_AS(TokenPruner(KeepAll(), NoRows()),
+                       "lazyllm: TokenPruner: last_queries 0 of a score is out of range, at least 1", invalid_argument);
+}
 
 TEST_CASE("pruner: hands the policy's answer on") {
   const std::vector<std::uint8_t> mask{1};

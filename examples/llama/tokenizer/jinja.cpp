@@ -435,10 +435,12 @@ Value range(const Call& call) {
 
 Value formatted_now(const Call& call) {
   call.takes(1, 1);
-  std::string_view format = call.text(0);
-  for (std::size_t at = 0; (at = format.find('%', at)) != std::string_view::npos; at += 2) {
-    const std::string_view known = "aAbBcdHIjmMpSUwWxXyY%eFTDRrntuVGghClkP-";  // not: zones, parts of a second
-    if (at + 1 == format.size() || known.find(format[at + 1]) == std::string_view::npos)
+  constexpr std::string_view known = "aAbBcdHIjmMpSUwWxXyY%eFTDRrntuVGghClkP";  // not: zones, parts of a second
+  const std::string_view format = call.text(0);
+  for (std::size_t at = 0; (at = format.find('%', at)) != std::string_view::npos; ++at) {
+    ++at;
+    if (format.substr(at).starts_with('-')) ++at;  // "%-d": without a zero before it
+    if (at >= format.size() || known.find(format[at]) == std::string_view::npos)
       call.refuse(fmt::format("of the format \"{}\" is not known", format));
   }
   std::array<char, 1024> text;

@@ -60,10 +60,6 @@ struct StepMember {
     if (entry.outputs < 0 || (!entry.more && entry.outputs > max_outputs)) {
       fail("Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ", max_outputs);
     }
-    if (score.last_queries < 1) {
-      fail("Step::begin: entry ", number, " has a score of last_queries ", score.last_queries,
-           ", out of range, at least 1");
-    }
     if (entry.max_rows < tail()) {
       fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
            ": the tokens that score or are outputs run together");

@@ -35,6 +35,9 @@ class TokenPruner {
   /// Throws `invalid_argument` if the score's options are out of range.
   explicit TokenPruner(Policy policy, Score score = {}) : policy_(std::move(policy)), score_(std::move(score)) {
     if constexpr (requires { score_.check(); }) score_.check();
+    if (score_.last_queries < 1) {
+      detail::fail("TokenPruner: last_queries ", score_.last_queries, " of a score is out of range, at least 1");
+    }
   }
 
   const Policy& policy() const { return policy_; }  ///< how many tokens stay

@@ -67,6 +67,8 @@ TEST_CASE("jinja: what is not known, or no template, is refused with its line") 
       {"{{ map['pop'] }}{{ list.sort }}", "the method \"pop\" is not called"},
       {"{{ text['title'] }}", "the method \"title\" is not called"},
       {"{{ strftime_now('%H:%M %z') }}", "of the format \"%H:%M %z\" is not known"},
+      {"{{ strftime_now('%-d') }}{{ strftime_now('%-z') }}", "of the format \"%-z\" is not known"},
+      {"{{ strftime_now('%%-') }}{{ strftime_now('%-') }}", "of the format \"%-\" is not known"},
       {"{{ strftime_now('%f') }}{{ strftime_now('%') }}", "of the format \"%f\" is not known"},
       {"{{ strftime_now('" + repeated("x", 1100) + "') }}", "of a format that is too long"},
       {"{{ [map] | selectattr('k.x') | list }}", "by \"k.x\" is not known"},
