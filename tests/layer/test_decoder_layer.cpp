@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "support/scripted_engine.hpp"
@@ -192,6 +194,42 @@ TEST_CASE("layer: a batch gives each sequence its own selection and its own last
   engine.run({{&b, &keeps, 1}, {&a, &keeps, 1}});
   CHECK(engine.step.stats().revived() == 6);
   CHECK(engine.script->rows_right);
+}
+
+/// Notes where the rows of each entry begin.
+struct NotingFeedForward {
+  std::vector<Counts>* calls;
+
+  void feed_forward(cpu::Context&, std::span<const Index> row_indptr, RowsView<float> hidden) {
+    CHECK(row_indptr.back() == hidden.rows);
+    for (Index r = 0; r < hidden.rows; ++r) ++hidden.row(r)[1];
+    calls->emplace_back(row_indptr.begin(), row_indptr.end());
+  }
+};
+
+TEST_CASE("layer: a feed-forward that differs by request is told which rows are whose") {
+  Engine engine(3);
+  std::vector<Counts> calls;
+  std::vector<LazyDecoderLayer<ScriptedAttention, NotingFeedForward>> layers;
+  for (auto& layer : engine.layers)
+    layers.emplace_back(ScriptedAttention(layer.attention()), NotingFeedForward{&calls});
+  Engine::Sequence a = engine.sequence(), b = engine.sequence(), c = engine.sequence();
+  const Engine::Pruner prunes(KeepRatio(Schedule{{1, 0.25}}));
+  const Engine::Pruner keeps{KeepAll()};
+  const auto run = [&](const std::vector<Engine::Entry>& entries) {
+    calls.clear();
+    engine.begin(entries);
+    const Counts first(engine.step.row_indptr().begin(), engine.step.row_indptr().end());
+    for (auto& layer : layers) layer.forward(engine.context, engine.step);
+    const StepOutput<float> output = engine.step.end();
+    CHECK(std::ranges::equal(engine.step.row_indptr(), output.indptr));
+    CHECK(engine.script->rows_right);
+    return first;
+  };
+  CHECK(run({{&a, &prunes, 8}, {&b, &keeps, 5}, {&c, &prunes, 4, /*more=*/true}}) == Counts{0, 8, 13, 16});
+  CHECK(calls == std::vector<Counts>{{0, 2, 7, 7}, {0, 2, 7, 7}, {0, 1, 2, 2}});  // the chunk waits after layer 0
+  CHECK(run({{&b, &keeps, 1}, {&a, &keeps, 1}, {&c, &keeps, 2}}) == Counts{0, 1, 2, 5});
+  CHECK(calls == std::vector<Counts>{{0, 1, 8, 14}, {0, 1, 8, 14}, {0, 1, 2, 3}});  // all of them come back
 }
 
 TEST_CASE("layer: a step can be used again for a model of another hidden size") {

@@ -8,8 +8,8 @@
 
 namespace lazyllm::test {
 
-TEST_CASE("cuda random runs: own storage, every score") {
-  random_runs<CudaMemory, cuda::OwnStorage<float>, DeviceAttention<float>, DeviceFeedForward<float>>(50);
+TEST_CASE("cuda random runs: own storage, feed-forwards that differ by request, every score") {
+  random_runs<CudaMemory, cuda::OwnStorage<float>, DeviceAttention<float>, DeviceAdaptedFeedForward<float>>(50);
 }
 
 TEST_CASE("cuda random runs: pooled storage, bfloat16 rows") {

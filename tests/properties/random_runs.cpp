@@ -11,8 +11,8 @@ TEST_CASE("random runs: own storage, separate feed-forward, every score") {
   random_runs<CpuMemory<>, cpu::OwnStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000);
 }
 
-TEST_CASE("random runs: pooled storage, separate feed-forward, every score") {
-  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyAttention<float>, TinyFeedForward<float>>(1000);
+TEST_CASE("random runs: pooled storage, feed-forwards that differ by request, every score") {
+  random_runs<CpuMemory<>, cpu::PooledStorage<float>, TinyAttention<float>, TinyAdaptedFeedForward<float>>(1000);
 }
 
 TEST_CASE("random runs: fused block") {

@@ -110,11 +110,14 @@ struct Engine {
   using Entry = typename Step<Sequence, Pruner>::Entry;
   using Result = typename NaiveLazy<T, Scorer>::Result;
   using Request = test::Request<Scorer, Storage>;
+  static constexpr bool has_adapters = FeedForwardPerSequence<FeedForwardBlock, Context, T>;
 
   Engine(const TinyModel& shared_model, int threads) : model(shared_model), context(Memory::make_context(threads)) {
     for (Index layer = 0; layer < model.shape().layers; ++layer) {
       if constexpr (std::is_same_v<FeedForwardBlock, NoFeedForward>) {
         layers.emplace_back(AttentionBlock{&model, layer, &batch});
+      } else if constexpr (has_adapters) {
+        layers.emplace_back(AttentionBlock{&model, layer, &batch}, FeedForwardBlock{&model, layer, &batch});
       } else {
         layers.emplace_back(AttentionBlock{&model, layer, &batch}, FeedForwardBlock{&model, layer});
       }
@@ -184,7 +187,12 @@ struct Engine {
         step.guard([&] {
           if (plan.rows() > 0) layers[layer].attention().attend(context, plan, step.hidden());
           step.advance(context, layers[layer].attention());
-          if (step.hidden().rows > 0) layers[layer].feed_forward().feed_forward(context, step.hidden());
+          if (step.hidden().rows == 0) return;
+          if constexpr (has_adapters) {
+            layers[layer].feed_forward().feed_forward(context, step.row_indptr(), step.hidden());
+          } else {
+            layers[layer].feed_forward().feed_forward(context, step.hidden());
+          }
         });
       }
     }
@@ -252,9 +260,11 @@ void random_runs(unsigned seeds) {
     const Index count = random.between(1, 3);
     for (Index i = 0; i < count; ++i) {
       AnyPolicy policy = random.policy(layers);
+      const float adapter = engine.has_adapters ? 0.25F * static_cast<float>(i) : 0;
       requests.push_back({lazyllm::Sequence(layers, AuxCache(empty.make_empty())),
-                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T, Scorer>(model),
+                          TinyCache<T>(model.shape(), capacity), NaiveLazy<T, Scorer>(model, adapter),
                           Pruner(policy, random.score()), policy});
+      requests.back().cache.adapter = adapter;
     }
     for (Index turn = random.between(2, 8); turn > 0; --turn) {
       std::vector<Request<Scorer, Storage>*> members;

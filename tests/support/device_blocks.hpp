@@ -60,4 +60,18 @@ struct DeviceFeedForward {
   }
 };
 
+template <class T>
+struct DeviceAdaptedFeedForward {
+  const TinyModel* model;
+  Index layer;
+  const TinyBatch<T>* batch;
+
+  void feed_forward(cuda::Context& context, std::span<const Index> row_indptr, RowsView<T> hidden) {
+    std::vector<T> rows = CudaMemory::read(context, hidden);
+    TinyAdaptedFeedForward<T>{model, layer, batch}.feed_forward(context, row_indptr,
+                                                                RowsView<T>(rows.data(), hidden.rows, hidden.width));
+    CudaMemory::write(context, rows, hidden.data);
+  }
+};
+
 }  // namespace lazyllm::test

@@ -21,7 +21,9 @@ class NaiveLazy {
  public:
   using Policy = std::function<Selection(const PrunePoint&)>;
 
-  NaiveLazy(const TinyModel& model) : model_(&model), kv_(size(model.shape().layers)), aux_(kv_.size()) {}
+  /// `adapter` is that of the request's feed-forwards.
+  explicit NaiveLazy(const TinyModel& model, float adapter = 0)
+      : model_(&model), adapter_(adapter), kv_(size(model.shape().layers)), aux_(kv_.size()) {}
 
   struct Result {
     std::vector<std::vector<Position>> active;  // by layer
@@ -68,7 +70,7 @@ class NaiveLazy {
         }
         next[p] = hidden[p];
         model_->attend(layer, query, keys, values, next[p].data());
-        model_->feed_forward(layer, next[p].data());
+        model_->feed_forward(layer, next[p].data(), adapter_);
       }
       hidden = std::move(next);
       if (layer + 1 == shape.layers) break;
@@ -221,6 +223,7 @@ class NaiveLazy {
   }
 
   const TinyModel* model_;
+  float adapter_;
   std::vector<std::map<Position, KeyValue>> kv_;
   std::vector<std::map<Position, std::vector<T>>> aux_;  // by layer: the inputs of that layer
   Index tokens_ = 0;

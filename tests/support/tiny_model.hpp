@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "lazyllm/engine/contiguous_keys.hpp"
@@ -98,10 +99,11 @@ class TinyModel {
     add(times(layers_[at(layer)].output, mixed), hidden);
   }
 
+  /// `adapter` is what a request changes of the weights, 0 for nothing.
   template <class T>
-  void feed_forward(Index layer, T* hidden) const {
+  void feed_forward(Index layer, T* hidden, float adapter = 0) const {
     Vector x = times(layers_[at(layer)].up, normalised(hidden));
-    for (float& value : x) value = value / (1 + std::exp(-value));
+    for (float& value : x) value = (1 + adapter) * value / (1 + std::exp(-value));
     add(times(layers_[at(layer)].down, x), hidden);
   }
 
@@ -222,6 +224,7 @@ struct TinyCache {
   std::vector<std::vector<T>> keys, values;
   std::vector<std::vector<int>> computed;
   Index hidden_size;
+  float adapter = 0;  // of the request's feed-forwards
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
@@ -288,6 +291,23 @@ struct TinyFeedForward {
   template <class Context>
   void feed_forward(Context&, RowsView<T> hidden) {
     for (Index r = 0; r < hidden.rows; ++r) model->feed_forward(layer, hidden.row(r));
+  }
+};
+
+/// A feed-forward with an adapter for each request.
+template <class T>
+struct TinyAdaptedFeedForward {
+  const TinyModel* model;
+  Index layer;
+  const TinyBatch<T>* batch;
+
+  template <class Context>
+  void feed_forward(Context&, std::span<const Index> row_indptr, RowsView<T> hidden) {
+    for (std::size_t s = 0; s < batch->size(); ++s) {
+      for (Index r = row_indptr[s]; r < row_indptr[s + 1]; ++r) {
+        model->feed_forward(layer, hidden.row(r), (*batch)[s]->adapter);
+      }
+    }
   }
 };
 

@@ -30,11 +30,19 @@ concept Attention = requires(A& block, Context& context, const LayerPlan& plan, 
 };
 
 /// Required unless the engine's block is fused: norm, MLP and residual of one layer, row by row and in place, on
-/// `hidden` `[any x hidden_size]`. It is not run for pruned rows until they are revived. It is not told which tokens
-/// the rows belong to.
+/// `hidden` `[any x hidden_size]`. It is not run for pruned rows until they are revived.
 template <class F, class Context, class T>
 concept FeedForward = requires(F& block, Context& context, RowsView<T> hidden) {
   block.feed_forward(context, RowsView<T>(hidden));
+};
+
+/// The same for blocks that differ by request, such as one LoRA adapter for each: the rows of sequence s, which stand
+/// in the order of the step's entries, are `row_indptr[s]` to `row_indptr[s + 1]`. `row_indptr` `[sequences + 1]` is
+/// host memory, valid during the call. Preferred where a block offers both.
+template <class F, class Context, class T>
+concept FeedForwardPerSequence = requires(F& block, Context& context, std::span<const Index> row_indptr,
+                                          RowsView<T> hidden) {
+  block.feed_forward(context, std::span<const Index>(row_indptr), RowsView<T>(hidden));
 };
 
 /// Where K of one sequence lies in one layer: `key(position, head)` points to the `head_dim` elements of one head of K,

@@ -65,8 +65,9 @@ class PlanBuilder {
     grow(lists_.masks, sequences);
   }
 
-  Index row_count() const { return std::ssize(lists_.positions); }  ///< rows so far
-  Index key_count() const { return std::ssize(lists_.keys); }       ///< keys so far
+  std::span<const Index> row_indptr() const { return lists_.row_indptr; }  ///< `[sequences + 1]`
+  Index row_count() const { return std::ssize(lists_.positions); }         ///< rows so far
+  Index key_count() const { return std::ssize(lists_.keys); }              ///< keys so far
 
  private:
   template <class T>

@@ -41,15 +41,24 @@ class LazyDecoderLayer {
     static_assert(Attention<AttentionBlock, Context, T>,
                   "lazyllm: the attention block needs `attend(Context&, const LayerPlan&, RowsView<T>)`, callable with "
                   "these three by value or const reference");
-    static_assert(FeedForward<FeedForwardBlock, Context, T>,
-                  "lazyllm: the feed-forward block needs `feed_forward(Context&, RowsView<T>)`");
-    if constexpr (Attention<AttentionBlock, Context, T> && FeedForward<FeedForwardBlock, Context, T>) {
+    constexpr bool per_sequence = FeedForwardPerSequence<FeedForwardBlock, Context, T>;
+    static_assert(per_sequence || FeedForward<FeedForwardBlock, Context, T>,
+                  "lazyllm: the feed-forward block needs `feed_forward(Context&, RowsView<T>)`, or with "
+                  "`std::span<const Index>` of row_indptr between these two");
+    if constexpr (Attention<AttentionBlock, Context, T> &&
+                  (per_sequence || FeedForward<FeedForwardBlock, Context, T>)) {
       step.guard([&] {
         const LayerPlan plan = step.plan();
         check_layer(plan.layer());
         if (plan.rows() > 0) attention_.attend(context, plan, step.hidden());
         step.begin_advance(context, attention_);
-        if (step.hidden().rows > 0) feed_forward_.feed_forward(context, step.hidden());
+        if (step.hidden().rows > 0) {
+          if constexpr (per_sequence) {
+            feed_forward_.feed_forward(context, step.row_indptr(), step.hidden());
+          } else {
+            feed_forward_.feed_forward(context, step.hidden());
+          }
+        }
         step.end_advance();
       });
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "lazyllm/backend/operations.hpp"
@@ -22,21 +23,27 @@ std::size_t request_of(const std::vector<Request>& requests, Index s) {
 /// while a selection is under way.
 class RowsAhead {
  public:
-  void reserve(Index sequences) { sequences_.reserve(to_size(sequences)); }
+  void reserve(Index sequences) {
+    sequences_.reserve(to_size(sequences));
+    row_indptr_.reserve(to_size(sequences + 1));
+  }
   void clear() { sequences_.clear(); }
   bool moved() const { return !sequences_.empty(); }
+
+  /// `[sequences + 1]` where each sequence's rows begin, if they have moved.
+  std::span<const Index> row_indptr() const { return row_indptr_; }
 
   /// Lists the rows that go on, in the order of the batch. Returns false, and lists none, if their number is not known:
   /// of a sequence that changes after `depth` layers all keys must be rows, and be kept by number.
   template <class Member, class Request, class Pruner>
   bool list(const LayerPlan& plan, Index depth, const std::vector<Member>& members,
             const std::vector<Request>& requests, const Pruner& pruner) {
-    rows_ = 0;
     clear();
+    row_indptr_.assign(1, 0);
     for (Index s = 0; s < plan.sequences(); ++s) {
       const Member& member = members[to_size(s)];
       const SequencePlan part = plan.sequence(s);
-      KeptRows kept{.first_row = part.first_row, .count = std::ssize(part.positions), .target = rows_};
+      KeptRows kept{.first_row = part.first_row, .count = std::ssize(part.positions), .target = row_indptr_.back()};
       if (member.event == depth) {
         const bool ranked = member.joined && member.selection.ranks() && part.mask == Mask::causal;
         if (ranked) {
@@ -49,7 +56,7 @@ class RowsAhead {
           return false;
         }
       }
-      rows_ += kept.count;
+      row_indptr_.push_back(kept.target + kept.count);
       sequences_.push_back(kept);
     }
     return true;
@@ -58,8 +65,8 @@ class RowsAhead {
   /// Makes the listed rows the running batch.
   template <SelectsAhead Context, class Pruner, class T>
   void move(Context& context, Pruner& pruner, HiddenRows<Context, T>& hidden) {
-    pruner.copy_kept(context, RowsView<const T>(hidden.rows()), hidden.next(context, rows_), sequences_);
-    hidden.swap(rows_);
+    pruner.copy_kept(context, RowsView<const T>(hidden.rows()), hidden.next(context, row_indptr_.back()), sequences_);
+    hidden.swap(row_indptr_.back());
   }
 
   /// Takes the rows of sequences that have left since out of the batch, and forgets the list.
@@ -76,7 +83,7 @@ class RowsAhead {
 
  private:
   std::vector<KeptRows> sequences_;
-  Index rows_ = 0;           // of all of them
+  std::vector<Index> row_indptr_;
   std::vector<Index> kept_;  // of the batch, in `end`
 };
 

@@ -128,6 +128,12 @@ class Step {
   /// `end_advance`, `begin` or `reserve`.
   RowsView<value_type> hidden() const { return hidden_.rows(); }
 
+  /// `[entries + 1]` where each entry's rows begin in `hidden`, in host memory; valid as long as `hidden`. An entry may
+  /// have no rows.
+  std::span<const Index> row_indptr() const {
+    return output_indptr_.empty() ? batch_.row_indptr() : std::span<const Index>(output_indptr_);
+  }
+
   /// Whether a step has begun and not ended.
   bool running() const { return !batch_.members().empty(); }
 

@@ -102,6 +102,9 @@ class StepBatch {
   /// Whether a change has begun and not ended.
   bool changes() const { return ahead_.moved(); }
 
+  /// `[sequences + 1]` where each sequence's rows begin in the running batch.
+  std::span<const Index> row_indptr() const { return changes() ? ahead_.row_indptr() : plan_.row_indptr(); }
+
   /// Makes the next layer's batch the running one. Returns the number of revived rows.
   Index end_change(context_type& context, const LayerPlan& plan, Depth depth,
                    HiddenRows<context_type, value_type>& hidden) {
