@@ -21,9 +21,13 @@ constexpr Index layers = 12, hidden_size = 768;
 
 struct IdleBlock {
   void attend(cpu::Context&, const LayerPlan&, RowsView<Eigen::bfloat16>) {}
-  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> out) {
-    const Positions keys = plan.sequence(window.sequence).keys;
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = (*by_position)[static_cast<std::size_t>(keys[i])];
+  void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) {
+      const Positions keys = plan.sequence(window.sequence).keys;
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        window.scores[i] = (*by_position)[static_cast<std::size_t>(keys[i])];
+      }
+    }
   }
 
   const std::vector<float>* by_position = nullptr;

@@ -13,8 +13,11 @@ using Pruner = TokenPruner<KeepAll>;
 using Request = detail::PruneRequest<Pruner>;
 
 struct Block {
-  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> out) {
-    std::copy_n(scores.begin() + plan.key_indptr()[static_cast<std::size_t>(window.sequence)], out.size(), out.begin());
+  void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) {
+      const auto first = plan.key_indptr()[static_cast<std::size_t>(window.sequence)];
+      std::copy_n(scores.begin() + first, window.scores.size(), window.scores.begin());
+    }
   }
 
   std::vector<float> scores;

@@ -29,11 +29,11 @@ struct AttentionTimesValue {
 
   template <class Context, class Block>
   static void score(Context& context, Block& block, const lazyllm::LayerPlan& plan,
-                    std::span<const lazyllm::ScoreRequest<AttentionTimesValue>> requests) {
-    lazyllm::score_by_attention(context, block, plan, requests);
-    for (const auto& request : requests) {
-      const lazyllm::Positions keys = plan.sequence(request.window.sequence).keys;
-      for (std::size_t i = 0; i < keys.size(); ++i) request.scores[i] *= block.value_cache.row(keys[i]).norm();
+                    std::span<const lazyllm::ScoreWindow> windows, std::span<const AttentionTimesValue* const>) {
+    lazyllm::score_by_attention(context, block, plan, windows);
+    for (const lazyllm::ScoreWindow& window : windows) {
+      const lazyllm::Positions keys = plan.sequence(window.sequence).keys;
+      for (std::size_t i = 0; i < keys.size(); ++i) window.scores[i] *= block.value_cache.row(keys[i]).norm();
     }
   }
 };

@@ -26,8 +26,10 @@ struct Scored {
   Forward* forward;
   Index layer;
 
-  void token_scores(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan, const lazyllm::ScoreWindow& window,
-                    std::span<float> scores) {
+  void token_scores(lazyllm::cpu::Context&, const lazyllm::LayerPlan& plan,
+                    std::span<const lazyllm::ScoreWindow> windows) {
+    const lazyllm::ScoreWindow& window = windows.front();  // one sequence
+    const std::span<float> scores = window.scores;
     const Index first_kept = plan.rows() - std::min(forward->room().queries, plan.rows());
     const Heads heads = window.over_heads == lazyllm::Reduce::max ? Heads::max : Heads::mean;
     const auto rows = forward->probabilities(layer, window.first_row - first_kept, window.rows, heads, attended(plan));

@@ -27,9 +27,11 @@ using Bytes = std::vector<std::byte>;
 struct Block {
   template <class T>
   void attend(cpu::Context&, const LayerPlan&, RowsView<T>) {}
-  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
-    const Positions keys = plan.sequence(window.sequence).keys;
-    for (std::size_t i = 0; i < keys.size(); ++i) scores[i] = static_cast<float>(keys[i] * 7 % 5 + 1);
+  void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) {
+      const Positions keys = plan.sequence(window.sequence).keys;
+      for (std::size_t i = 0; i < keys.size(); ++i) window.scores[i] = static_cast<float>(keys[i] * 7 % 5 + 1);
+    }
   }
 };
 

@@ -51,7 +51,10 @@ struct Block {
 
 /// The same with the engine's own scores beside the library's.
 struct ScoringBlock : Block {
-  void token_scores(cpu::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores);
+  void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) score(plan, window);
+  }
+  void score(const LayerPlan& plan, const ScoreWindow& window) const;
 };
 
 struct Cache {
@@ -184,8 +187,8 @@ Vector probabilities_of(const Engine& engine, const LayerPlan& plan, Index seque
   return model.probabilities(Vector(query, query + shape.hidden_size()), keys);
 }
 
-void ScoringBlock::token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window,
-                                std::span<float> scores) {
+void ScoringBlock::score(const LayerPlan& plan, const ScoreWindow& window) const {
+  const std::span<float> scores = window.scores;
   std::ranges::fill(scores, 0.0F);
   const Index last = window.first_row + window.rows;
   const Index first = engine->fault == Fault::no_window ? last - 1 : window.first_row;

@@ -111,19 +111,19 @@ struct KeysAsPointer : QueriesOnly {
 };
 struct Both : QueriesOnly, KeysOnly {};
 using OwnScores = PlainlyScored<float, CpuMemory<>>;
-struct ScoresInDouble {
-  void token_scores(cpu::Context&, const LayerPlan&, const ScoreWindow&, std::span<double>);
+struct ScoresWithoutPlan {
+  void token_scores(cpu::Context&, std::span<const ScoreWindow>);
 };
-struct ScoresWithoutWindow {
-  void token_scores(cpu::Context&, const LayerPlan&, Index, std::span<float>);
+struct ScoresOfOneSequence {
+  void token_scores(cpu::Context&, const LayerPlan&, const ScoreWindow&);
 };
 static_assert(ExposesQueriesAndKeys<TinyAttention<float>> && ExposesQueriesAndKeys<Both>);
 static_assert(!ExposesQueriesAndKeys<QueriesOnly> && !ExposesQueriesAndKeys<KeysOnly> && !ExposesQueriesAndKeys<Empty>);
 static_assert(!ExposesQueriesAndKeys<QueriesAsPointer> && !ExposesQueriesAndKeys<QueriesAsSpan> &&
               !ExposesQueriesAndKeys<KeysAsPointer>);
 static_assert(ScoresTokens<OwnScores, cpu::Context>);
-static_assert(!ScoresTokens<TinyAttention<float>, cpu::Context> && !ScoresTokens<ScoresWithoutWindow, cpu::Context> &&
-              !ScoresTokens<ScoresInDouble, cpu::Context>);
+static_assert(!ScoresTokens<TinyAttention<float>, cpu::Context> && !ScoresTokens<ScoresWithoutPlan, cpu::Context> &&
+              !ScoresTokens<ScoresOfOneSequence, cpu::Context>);
 static_assert(!ExposesQueriesAndKeys<OwnScores>);
 
 }  // namespace

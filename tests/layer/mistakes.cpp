@@ -72,7 +72,7 @@ struct FeedForwardBlock {
 #ifdef MISTAKE_SCORE_WITHOUT_WINDOW
 struct Score {
   template <class Context, class Block>
-  static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreRequest<Score>>) {}
+  static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreWindow>, std::span<const Score* const>) {}
 };
 #else
 using Score = AttentionScore;

@@ -86,9 +86,9 @@ bool fails_alone(Kind kind, std::size_t failing, Index layer) {
   if (kind == Kind::policy) {
     turns[failing].pruner = &bad;
   } else if (kind == Kind::engine_scores) {
-    engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+    engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window) {
       if (plan.layer() + 1 != layer || window.sequence != static_cast<Index>(failing)) return;
-      scores.back() = not_a_number;
+      window.scores.back() = not_a_number;
       bad_position = plan.sequence(window.sequence).keys.back();
     };
   } else {
@@ -175,8 +175,8 @@ TEST_CASE("one bad request: infinite scores, pooled or summed over the layers") 
       const Engine::Pruner pruner(KeepTopP(three_cuts), score);
       Engine::Request a = engine.request(), b = engine.request(), alone = engine.request();
       const auto expected = engine.run({{&alone, &pruner, {1, 2, 3, 4, 5, 6}}});
-      engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
-        if (plan.layer() == 0 && window.sequence == 0) scores[1] = bad;
+      engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window) {
+        if (plan.layer() == 0 && window.sequence == 0) window.scores[1] = bad;
       };
       const auto found = engine.run({{&a, &pruner, {6, 5, 4, 3, 2}}, {&b, &pruner, {1, 2, 3, 4, 5, 6}}});
       REQUIRE(found[0].failure != nullptr);

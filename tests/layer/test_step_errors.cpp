@@ -195,10 +195,9 @@ TEST_CASE("layer: a block that knows its layer is not run as another one") {
 TEST_CASE("step: a pruner that is assigned during a step scores as it did when the step began") {
   struct Windows : ScriptedAttention {
     std::vector<Index>* rows;
-    void token_scores(cpu::Context& context, const LayerPlan& plan, const ScoreWindow& window,
-                      std::span<float> scores) {
-      rows->push_back(window.rows);
-      ScriptedAttention::token_scores(context, plan, window, scores);
+    void token_scores(cpu::Context& context, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+      rows->push_back(windows.front().rows);
+      ScriptedAttention::token_scores(context, plan, windows);
     }
   };
   Fixture test;

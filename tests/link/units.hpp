@@ -13,8 +13,8 @@ using Pruner = TokenPruner<AnyPolicy>;
 
 struct Block {
   void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
-  void token_scores(cpu::Context&, const LayerPlan&, const ScoreWindow&, std::span<float> scores) {
-    std::ranges::fill(scores, 1.0F);
+  void token_scores(cpu::Context&, const LayerPlan&, std::span<const ScoreWindow> windows) {
+    std::ranges::fill(windows.front().scores, 1.0F);
   }
 };
 

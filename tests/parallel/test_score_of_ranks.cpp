@@ -121,8 +121,8 @@ TEST_CASE("scores of ranks: a score that is no number on one rank ends its entry
 TEST_CASE("scores of ranks: a score out of range is refused on all ranks") {
   struct Block {
     void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
-    void token_scores(cpu::Context&, const LayerPlan&, const ScoreWindow&, std::span<float> scores) {
-      std::ranges::fill(scores, value);
+    void token_scores(cpu::Context&, const LayerPlan&, std::span<const ScoreWindow> windows) {
+      std::ranges::fill(windows.front().scores, value);
     }
     float value;
   };

@@ -120,12 +120,14 @@ struct ScoringBlock {
   const float* numbers;
 
   void attend(cuda::Context&, const LayerPlan&, RowsView<float>) {}
-  void token_scores(cuda::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
-    std::vector<float> values;
-    for (const Position p : plan.sequence(window.sequence).keys) {
-      values.push_back(scattered(*seed + static_cast<std::uint64_t>(layer + 100 * window.sequence), p));
+  void token_scores(cuda::Context& context, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) {
+      std::vector<float> values;
+      for (const Position p : plan.sequence(window.sequence).keys) {
+        values.push_back(scattered(*seed + static_cast<std::uint64_t>(layer + 100 * window.sequence), p));
+      }
+      CudaMemory::write(context, values, window.scores.data());
     }
-    CudaMemory::write(context, values, scores.data());
   }
 };
 
@@ -303,10 +305,12 @@ struct FailingBlock : ScoringBlock {
   static inline Index failing_sequence = -1;
   static inline Index failing_layer = 0;
 
-  void token_scores(cuda::Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
-    ScoringBlock::token_scores(context, plan, window, scores);
-    if (window.sequence == failing_sequence && layer == failing_layer) {
-      CudaMemory::write(context, std::vector<float>{NAN}, &scores[scores.size() / 2]);
+  void token_scores(cuda::Context& context, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    ScoringBlock::token_scores(context, plan, windows);
+    for (const ScoreWindow& window : windows) {
+      if (window.sequence == failing_sequence && layer == failing_layer) {
+        CudaMemory::write(context, std::vector<float>{NAN}, &window.scores[window.scores.size() / 2]);
+      }
     }
   }
 };

@@ -24,9 +24,11 @@ using Kind = Selection::Kind;
 struct Block {
   std::vector<float> scores;
 
-  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> out) {
-    const auto first = plan.key_indptr()[static_cast<std::size_t>(window.sequence)];
-    std::copy_n(scores.begin() + first, out.size(), out.begin());
+  void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) {
+      const auto first = plan.key_indptr()[static_cast<std::size_t>(window.sequence)];
+      std::copy_n(scores.begin() + first, window.scores.size(), window.scores.begin());
+    }
   }
 };
 

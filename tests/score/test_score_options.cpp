@@ -23,8 +23,9 @@ constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 template <class Block>
 void fill(const AttentionScore& score, cpu::Context& context, Block& block, const LayerPlan& plan, Index new_tokens,
           std::span<float> scores) {
-  const ScoreRequest<AttentionScore> request{&score, lazyllm::detail::score_window(score, plan, 0, new_tokens), scores};
-  AttentionScore::score(context, block, plan, std::span(&request, 1));
+  const ScoreWindow window = lazyllm::detail::score_window(score, plan, 0, new_tokens, scores);
+  const AttentionScore* const options = &score;
+  AttentionScore::score(context, block, plan, std::span(&window, 1), std::span(&options, 1));
 }
 
 /// A block of one sequence with keys and queries of zeros, and with heads and strides that a test sets.
@@ -217,8 +218,8 @@ TEST_CASE("AttentionScore: an engine that scores windows itself gets what the li
             TinyEngine<LibraryScores> library;
             TinyEngine<EngineScores> engine;
             Index windows = 0;
-            engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
-              CHECK(scores.size() == plan.sequence(window.sequence).keys.size());
+            engine.hooks.scored = [&](const LayerPlan& plan, const ScoreWindow& window) {
+              CHECK(window.scores.size() == plan.sequence(window.sequence).keys.size());
               CHECK(window.rows >= 1);
               CHECK(window.rows <= last_queries);
               CHECK(window.over_heads == heads);

@@ -20,10 +20,11 @@ struct EveryThird {
   static constexpr Index last_queries = 1;
 
   template <class Context, class Block>
-  static void score(Context&, Block&, const LayerPlan& plan, std::span<const ScoreRequest<EveryThird>> requests) {
-    for (const auto& request : requests) {
-      const Positions keys = plan.sequence(request.window.sequence).keys;
-      for (std::size_t i = 0; i < keys.size(); ++i) request.scores[i] = keys[i] % 3 == 0 ? 1 : 0.5F;
+  static void score(Context&, Block&, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                    std::span<const EveryThird* const>) {
+    for (const ScoreWindow& window : windows) {
+      const Positions keys = plan.sequence(window.sequence).keys;
+      for (std::size_t i = 0; i < keys.size(); ++i) window.scores[i] = keys[i] % 3 == 0 ? 1 : 0.5F;
     }
   }
 };
@@ -42,13 +43,13 @@ struct OfTwoRanks {
   }
 
   template <class Context, class Block>
-  static void score(Context& context, Block& block, const LayerPlan& plan,
-                    std::span<const ScoreRequest<OfTwoRanks>> requests) {
-    score_by_attention(context, block, plan, requests);
-    for (const auto& request : requests) {
-      ++*request.score->calls;
-      for (float& score : request.scores) score *= 2;  // exact: the ranking stays
+  static void score(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                    std::span<const OfTwoRanks* const> options) {
+    score_by_attention(context, block, plan, windows);
+    for (const ScoreWindow& window : windows) {
+      for (float& score : window.scores) score *= 2;  // exact: the ranking stays
     }
+    for (const OfTwoRanks* each : options) ++*each->calls;
   }
 };
 
@@ -58,9 +59,9 @@ struct Constrained {
 
   template <Backend Context, ExposesQueriesAndKeys Block>
   requires Attention<Block, Context, float>
-  static auto score(Context& context, Block& block, const LayerPlan& plan,
-                    std::span<const ScoreRequest<Constrained>> requests) {
-    score_by_attention(context, block, plan, requests);
+  static auto score(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                    std::span<const Constrained* const>) {
+    score_by_attention(context, block, plan, windows);
     return block.queries(plan).head_dim;
   }
 };
@@ -68,7 +69,8 @@ static_assert(TokenScore<Constrained>);
 
 struct WithoutWindow {
   template <class Context, class Block>
-  static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreRequest<WithoutWindow>>) {}
+  static void score(Context&, Block&, const LayerPlan&, std::span<const ScoreWindow>,
+                    std::span<const WithoutWindow* const>) {}
 };
 struct WithoutVerb {
   Index last_queries = 1;
@@ -113,6 +115,34 @@ TEST_CASE("score: the window is the sequence's own rows among the last positions
   CHECK(window(9).over_rows == Reduce::max);
   CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).over_heads == Reduce::mean);
   CHECK(lazyllm::detail::score_window(EveryThird(), plan, 0, 2).over_rows == Reduce::mean);
+}
+
+/// Notes the sequences of each call.
+struct NotingScores : ScriptedAttention {
+  std::vector<std::vector<Index>>* calls;
+
+  void token_scores(cpu::Context& context, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    auto& sequences = calls->emplace_back();
+    for (const ScoreWindow& window : windows) sequences.push_back(window.sequence);
+    ScriptedAttention::token_scores(context, plan, windows);
+  }
+};
+
+TEST_CASE("score: a block that scores is called once in a layer, for all sequences that rank there") {
+  using Engine = ScriptedEngine<>;
+  Engine engine(4);
+  std::vector<std::vector<Index>> calls;
+  const Engine::Pruner early(KeepRatio(Schedule{{1, 0.5}})), both(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}})),
+      never{KeepAll()};
+  Engine::Sequence a = engine.sequence(), b = engine.sequence(), c = engine.sequence();
+  engine.begin(std::vector<Engine::Entry>{{&a, &early, 8}, {&b, &never, 5}, {&c, &both, 6}});
+  for (auto& layer : engine.layers) {
+    LazyDecoderLayer<NotingScores, ScriptedFeedForward> noting({layer.attention(), &calls}, layer.feed_forward());
+    noting.forward(engine.context, engine.step);
+  }
+  engine.step.end();
+  CHECK(calls == std::vector<std::vector<Index>>{{0, 2}, {2}});
+  CHECK(engine.script->rows_right);
 }
 
 TEST_CASE("score: one of the user's own without options ranks the tokens") {

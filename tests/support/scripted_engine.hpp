@@ -36,10 +36,14 @@ struct ScriptedAttention {
     script->active.assign(keys.begin(), keys.end());
   }
 
-  void token_scores(cpu::Context&, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+  void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
     script->scored_layer = layer;
-    const Positions keys = plan.sequence(window.sequence).keys;
-    for (std::size_t i = 0; i < keys.size(); ++i) scores[i] = script->scores[static_cast<std::size_t>(keys[i])];
+    for (const ScoreWindow& window : windows) {
+      const Positions keys = plan.sequence(window.sequence).keys;
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        window.scores[i] = script->scores[static_cast<std::size_t>(keys[i])];
+      }
+    }
   }
 };
 

@@ -20,7 +20,7 @@ enum class Place { before_attention, after_attention, scores, feed_forward };
 struct Hooks {
   std::function<void(Index layer, Place)> at = {};
   /// May change scores that the engine has computed: only with `EngineScores`.
-  std::function<void(const LayerPlan&, const ScoreWindow&, std::span<float>)> scored = {};
+  std::function<void(const LayerPlan&, const ScoreWindow&)> scored = {};
 
   void call(Index layer, Place place) const {
     if (at) at(layer, place);
@@ -55,14 +55,16 @@ struct EngineScores {
     hooks->call(block.layer, Place::after_attention);
   }
   template <class Context>
-  void token_scores(Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
+  void token_scores(Context& context, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
     hooks->call(block.layer, Place::scores);
-    const SequencePlan part = plan.sequence(window.sequence);
-    score_one(context, block.queries(plan), window.first_row,
-              part.key_limits.subspan(static_cast<std::size_t>(window.first_row - part.first_row),
-                                      static_cast<std::size_t>(window.rows)),
-              block.key_view(plan, window.sequence), part.keys, window.over_rows, scores, window.over_heads);
-    if (hooks->scored) hooks->scored(plan, window, scores);
+    for (const ScoreWindow& window : windows) {
+      const SequencePlan part = plan.sequence(window.sequence);
+      score_one(context, block.queries(plan), window.first_row,
+                part.key_limits.subspan(static_cast<std::size_t>(window.first_row - part.first_row),
+                                        static_cast<std::size_t>(window.rows)),
+                block.key_view(plan, window.sequence), part.keys, window.over_rows, window.scores, window.over_heads);
+      if (hooks->scored) hooks->scored(plan, window);
+    }
   }
 };
 

@@ -339,16 +339,18 @@ class PlainlyScored {
   }
 
   template <class Context>
-  void token_scores(Context& context, const LayerPlan& plan, const ScoreWindow& window, std::span<float> scores) {
-    const SequencePlan part = plan.sequence(window.sequence);
-    PlainScores plain;
-    std::vector<float> values(scores.size());
-    const auto first = static_cast<std::size_t>(window.first_row - part.first_row);
-    score_one(plain, on_host(block_).queries(plan), window.first_row,
-              part.key_limits.subspan(first, static_cast<std::size_t>(window.rows)),
-              on_host(block_).key_view(plan, window.sequence), part.keys, window.over_rows, std::span<float>(values),
-              window.over_heads);
-    Memory::write(context, values, scores.data());
+  void token_scores(Context& context, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+    for (const ScoreWindow& window : windows) {
+      const SequencePlan part = plan.sequence(window.sequence);
+      PlainScores plain;
+      std::vector<float> values(window.scores.size());
+      const auto first = static_cast<std::size_t>(window.first_row - part.first_row);
+      score_one(plain, on_host(block_).queries(plan), window.first_row,
+                part.key_limits.subspan(first, static_cast<std::size_t>(window.rows)),
+                on_host(block_).key_view(plan, window.sequence), part.keys, window.over_rows, std::span<float>(values),
+                window.over_heads);
+      Memory::write(context, values, window.scores.data());
+    }
   }
 
  private:

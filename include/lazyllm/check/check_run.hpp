@@ -159,12 +159,12 @@ class CheckRun {
 
   /// The scores of `window` by `block`.
   template <class Block>
-  std::vector<float> scores(Block& block, const LayerPlan& plan, const ScoreWindow& window) {
+  std::vector<float> scores(Block& block, const LayerPlan& plan, ScoreWindow window) {
     std::vector<float> values(plan.sequence(window.sequence).keys.size());
     buffer_ = {};
     buffer_.reserve(context_, 1, std::ssize(values));
-    const ScoreRequest<AttentionScore> request{nullptr, window, {buffer_.rows().data, values.size()}};
-    score_by_attention(context_, block, plan, std::span(&request, 1));
+    window.scores = {buffer_.rows().data, values.size()};
+    score_by_attention(context_, block, plan, std::span<const ScoreWindow>(&window, 1));
     copy_to_host(context_, RowsView<const float>(buffer_.rows()), values.data());
     return values;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "lazyllm/engine/element.hpp"
 #include "lazyllm/engine/host_device.hpp"
@@ -35,14 +36,15 @@ struct QueryRows {
   }
 };
 
-/// The rows of one sequence whose attention makes its scores, and how: what an engine needs to know that computes
-/// scores itself.
+/// The rows of one sequence whose attention makes its scores, how, and where the scores go: what an engine needs to
+/// know that computes scores itself.
 struct ScoreWindow {
   Index sequence = 0;                ///< number of the sequence in the plan
   Index first_row = 0;               ///< the window is the rows [first_row, first_row + rows) of the batch
   Index rows = 1;                    ///< at least 1; all belong to the sequence
   Reduce over_heads = Reduce::mean;  ///< over the query heads of each row
   Reduce over_rows = Reduce::mean;   ///< then over the rows of the window
+  std::span<float> scores = {};      ///< `[keys of the sequence]` output, in the memory of the backend
 };
 
 }  // namespace lazyllm

@@ -99,9 +99,7 @@ class StepBatch {
     return changes();
   }
 
-  /// Whether a change has begun and not ended.
-  bool changes() const { return ahead_.moved(); }
-
+  bool changes() const { return ahead_.moved(); }  // whether a change has begun and not ended
   /// `[sequences + 1]` where each sequence's rows begin in the running batch.
   std::span<const Index> row_indptr() const { return changes() ? ahead_.row_indptr() : plan_.row_indptr(); }
 
@@ -152,9 +150,7 @@ class StepBatch {
 
   void leave(Member& member, const std::exception_ptr& error) {
     const Index entry = &member - members_.data();
-    const auto place =
-        std::ranges::find_if(failures_, [entry](const StepFailure& other) { return other.entry > entry; });
-    failures_.insert(place, {entry, error});
+    failures_.insert(std::ranges::upper_bound(failures_, entry, {}, &StepFailure::entry), {entry, error});
     member.fail_with(error);
     if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
   }

@@ -34,50 +34,46 @@ struct ScoreOfRanks : AttentionScore {
 
   /// Fills the scores of one layer; see `score_by_attention`.
   template <Backend Context, class Block>
-  static void score(Context& context, Block& block, const LayerPlan& plan,
-                    std::span<const ScoreRequest<ScoreOfRanks>> requests) {
-    if (requests.front().score->ranks == nullptr) return score_by_attention(context, block, plan, requests);
-    for (const Reduce heads : {Reduce::mean, Reduce::max}) reduce_scores(context, block, plan, requests, heads);
+  static void score(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                    std::span<const ScoreOfRanks* const> options) {
+    Ranks* const ranks = options.front()->ranks;
+    if (ranks == nullptr) return score_by_attention(context, block, plan, windows);
+    for (const Reduce heads : {Reduce::mean, Reduce::max}) reduce_scores(context, block, plan, windows, *ranks, heads);
   }
 
  private:
-  using Request = ScoreRequest<ScoreOfRanks>;
-
   /// Whole numbers of this unit are added. It is fine enough for a share of 2^-27 with all its digits, and so large
   /// that the sums of numbers up to `highest` stay below 2^62.
   static constexpr double unit = 0x1p-50;
 
   /// The rows that take part on their own.
-  static Index rows_of(const Request& request) {
-    return request.window.over_heads == request.window.over_rows ? 1 : request.window.rows;
-  }
+  static Index rows_of(const ScoreWindow& window) { return window.over_heads == window.over_rows ? 1 : window.rows; }
 
-  static std::size_t numbers_of(const Request& request) {
-    return detail::to_size(rows_of(request)) * request.scores.size() + 1;
+  static std::size_t numbers_of(const ScoreWindow& window) {
+    return detail::to_size(rows_of(window)) * window.scores.size() + 1;
   }
 
   template <Backend Context, class Block>
-  static void reduce_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const Request> requests,
-                            Reduce heads) {
+  static void reduce_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                            Ranks& ranks, Reduce heads) {
     std::size_t count = 0;
-    for (const Request& request : requests) count += request.window.over_heads == heads ? numbers_of(request) : 0;
+    for (const ScoreWindow& window : windows) count += window.over_heads == heads ? numbers_of(window) : 0;
     if (count == 0) return;
-    Ranks& ranks = *requests.front().score->ranks;
     const ReduceOp op = heads == Reduce::mean ? ReduceOp::sum : ReduceOp::max;
     auto numbers = ranks.all_reduce(count, op, [&](std::span<std::int64_t> own) {
       if (ranks.share() == 0) return;
-      for (const Request& request : requests) {
-        if (request.window.over_heads != heads) continue;
-        write(context, block, plan, request, own.first(numbers_of(request)));
-        own = own.subspan(numbers_of(request));
+      for (const ScoreWindow& window : windows) {
+        if (window.over_heads != heads) continue;
+        write(context, block, plan, window, ranks, own.first(numbers_of(window)));
+        own = own.subspan(numbers_of(window));
       }
     });
-    for (const Request& request : requests) {
-      if (request.window.over_heads != heads) continue;
-      const std::span<float> scores = ranks.scratch(request.scores.size());
-      read(request, numbers.first(numbers_of(request)), scores);
-      copy_from_host(context, scores.data(), row_of(request.scores));
-      numbers = numbers.subspan(numbers_of(request));
+    for (const ScoreWindow& window : windows) {
+      if (window.over_heads != heads) continue;
+      const std::span<float> scores = ranks.scratch(window.scores.size());
+      read(window, numbers.first(numbers_of(window)), scores);
+      copy_from_host(context, scores.data(), row_of(window.scores));
+      numbers = numbers.subspan(numbers_of(window));
     }
   }
 
@@ -85,25 +81,24 @@ struct ScoreOfRanks : AttentionScore {
 
   /// The scores of this rank as whole numbers, row by row; the last one says whether a score is bad.
   template <Backend Context, class Block>
-  static void write(Context& context, Block& block, const LayerPlan& plan, const Request& request,
+  static void write(Context& context, Block& block, const LayerPlan& plan, const ScoreWindow& window, Ranks& ranks,
                     std::span<std::int64_t> numbers) {
-    Ranks& ranks = *request.score->ranks;
-    const std::span<float> scores = ranks.scratch(request.scores.size());
-    const Index rows = rows_of(request);
+    const std::span<float> scores = ranks.scratch(window.scores.size());
+    const Index rows = rows_of(window);
     for (Index row = 0; row < rows; ++row) {
-      Request part = request;
+      ScoreWindow part = window;
       if (rows > 1) {
-        part.window.first_row += row;
-        part.window.rows = 1;
+        part.first_row += row;
+        part.rows = 1;
       }
-      score_by_attention(context, block, plan, std::span<const Request>(&part, 1));
-      copy_to_host(context, RowsView<const float>(row_of(request.scores)), scores.data());
+      score_by_attention(context, block, plan, std::span<const ScoreWindow>(&part, 1));
+      copy_to_host(context, RowsView<const float>(row_of(window.scores)), scores.data());
       for (std::size_t i = 0; i < scores.size(); ++i) {
         if (!detail::is_finite(scores[i])) {
           numbers.back() = 1;
         } else if (std::abs(scores[i]) > highest) {
           detail::fail("ScoreOfRanks: score ", scores[i], " is out of range ", -highest, " to ", highest);
-        } else if (request.window.over_heads == Reduce::max) {
+        } else if (window.over_heads == Reduce::max) {
           numbers[detail::to_size(row) * scores.size() + i] = detail::sort_key(scores[i]);
         } else {
           numbers[detail::to_size(row) * scores.size() + i] = std::llround(ranks.share() * double{scores[i]} / unit);
@@ -113,22 +108,21 @@ struct ScoreOfRanks : AttentionScore {
   }
 
   /// The scores of all ranks from the joined numbers.
-  static void read(const Request& request, std::span<const std::int64_t> numbers, std::span<float> scores) {
-    const Index rows = rows_of(request);
+  static void read(const ScoreWindow& window, std::span<const std::int64_t> numbers, std::span<float> scores) {
+    const Index rows = rows_of(window);
     std::ranges::fill(scores, std::bit_cast<float>(0x7fc00000U));
     if (numbers.back() != 0) return;
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const auto number = [&](Index row) { return numbers[detail::to_size(row) * scores.size() + i]; };
       const auto score = [&](Index row) {
-        return request.window.over_heads == Reduce::max
-                   ? double{detail::score_of(static_cast<std::uint32_t>(number(row)))}
-                   : static_cast<double>(number(row)) * unit;
+        return window.over_heads == Reduce::max ? double{detail::score_of(static_cast<std::uint32_t>(number(row)))}
+                                                : static_cast<double>(number(row)) * unit;
       };
       double joined = score(0);
       for (Index row = 1; row < rows; ++row) {
-        joined = request.window.over_rows == Reduce::max ? std::max(joined, score(row)) : joined + score(row);
+        joined = window.over_rows == Reduce::max ? std::max(joined, score(row)) : joined + score(row);
       }
-      const bool mean = request.window.over_rows == Reduce::mean;
+      const bool mean = window.over_rows == Reduce::mean;
       scores[i] = static_cast<float>(mean ? joined / static_cast<double>(rows) : joined);
     }
   }

@@ -44,7 +44,8 @@ class BatchPruner {
     masks_.reserve(to_size(tokens));
     kept_.indptr.reserve(to_size(sequences + 1));
     kept_.bad.reserve(to_size(sequences));
-    score_requests_.reserve(to_size(sequences));
+    windows_.reserve(to_size(sequences));
+    options_.reserve(to_size(sequences));
     pool_tasks_.reserve(to_size(sequences));
     tasks_.reserve(to_size(sequences));
     kept_of_.reserve(to_size(sequences));
@@ -61,13 +62,14 @@ class BatchPruner {
   template <class Block>
   void score(Context& context, Block& block, const LayerPlan& plan, std::span<const PruneRequest<P>> requests) {
     scores_.reserve(context, std::ssize(plan.keys()), 1);
-    score_requests_.clear();
+    windows_.clear();
+    options_.clear();
     for (const auto& request : requests) {
-      score_requests_.push_back({request.score,
-                                 score_window(*request.score, plan, request.sequence, request.new_tokens),
-                                 of_keys(scores_, plan, request.sequence, request.sequence + 1)});
+      windows_.push_back(score_window(*request.score, plan, request.sequence, request.new_tokens,
+                                      of_keys(scores_, plan, request.sequence, request.sequence + 1)));
+      options_.push_back(request.score);
     }
-    Score::score(context, block, plan, std::span<const ScoreRequest<Score>>(score_requests_));
+    Score::score(context, block, plan, std::span<const ScoreWindow>(windows_), std::span<const Score* const>(options_));
     for (std::size_t first = 0, last = 0; first < requests.size(); first = last) {  // neighbours in one launch
       const auto summed = [&](std::size_t i) { return over_layers(*requests[i].score); };
       for (last = first + 1; last < requests.size() && summed(last) == summed(first) &&
@@ -235,7 +237,8 @@ class BatchPruner {
   Buffer<float> pooled_;
   Buffer<float> sums_;
   Buffer<float> next_sums_;
-  std::vector<ScoreRequest<Score>> score_requests_;
+  std::vector<ScoreWindow> windows_;  // of the requests
+  std::vector<const Score*> options_;
   std::vector<PoolTask> pool_tasks_;
   std::vector<SelectionTask> tasks_;
   std::vector<std::size_t> kept_of_;   // by request: its task

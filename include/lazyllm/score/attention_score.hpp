@@ -20,8 +20,8 @@ constexpr void check_scorable() {
     constexpr bool queries = requires(Block & block, const LayerPlan& plan) { block.queries(plan); };
     constexpr bool keys = requires(Block & block, const LayerPlan& plan, Index s) { block.key_view(plan, s); };
     static_assert(queries || keys,
-                  "lazyllm: to be scored, the attention block needs either `token_scores(context, plan, window, "
-                  "scores)`, or `queries(plan)` and `key_view(plan, sequence)`");
+                  "lazyllm: to be scored, the attention block needs either `token_scores(context, plan, "
+                  "windows)`, or `queries(plan)` and `key_view(plan, sequence)`");
     static_assert(queries || !keys, "lazyllm: the attention block has `key_view`, but no `queries(plan)`");
     static_assert(keys || !queries, "lazyllm: the attention block has `queries`, but no `key_view(plan, sequence)`");
     if constexpr (queries && keys) {
@@ -78,22 +78,21 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
 
 }  // namespace detail
 
-/// Fills the scores of `requests` with attention probabilities (eq. 1), for a window of several rows reduced over them:
+/// Fills the scores of `windows` with attention probabilities (eq. 1), for a window of several rows reduced over them:
 /// by the block itself where it can, else by the backend from its Q and K. Throws `invalid_argument` if query heads are
 /// no multiple of key heads, a stride is below 1, or the scale is not above 0.
-template <Backend Context, class Block, class Score>
-void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
-                        std::span<const ScoreRequest<Score>> requests) {
+template <Backend Context, class Block>
+void score_by_attention(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
   detail::check_scorable<Block, Context>();
   if constexpr (ScoresTokens<Block, Context>) {
-    for (const auto& request : requests) block.token_scores(context, plan, request.window, request.scores);
+    block.token_scores(context, plan, windows);
   } else if constexpr (ExposesQueriesAndKeys<Block>) {
     const auto queries = block.queries(plan);
-    for (const auto& request : requests) {
-      detail::check_heads(queries, block.key_view(plan, request.window.sequence), request.window.rows);
+    for (const ScoreWindow& window : windows) {
+      detail::check_heads(queries, block.key_view(plan, window.sequence), window.rows);
     }
-    attention_scores(context, queries, std::ssize(requests), [&](Index i) {
-      const auto& [score, window, scores] = requests[detail::to_size(i)];
+    attention_scores(context, queries, std::ssize(windows), [&](Index i) {
+      const ScoreWindow& window = windows[detail::to_size(i)];
       const SequencePlan part = plan.sequence(window.sequence);
       return ScoreTask<std::remove_cvref_t<decltype(block.key_view(plan, window.sequence))>>{
           .first_row = window.first_row,
@@ -103,7 +102,7 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan,
           .keys = part.keys,
           .over_heads = window.over_heads,
           .over_rows = window.over_rows,
-          .scores = scores};
+          .scores = window.scores};
     });
   }
 }
@@ -136,9 +135,9 @@ struct AttentionScore {
 
   /// Fills the scores of one layer; see `score_by_attention`.
   template <Backend Context, class Block>
-  static void score(Context& context, Block& block, const LayerPlan& plan,
-                    std::span<const ScoreRequest<AttentionScore>> requests) {
-    score_by_attention(context, block, plan, requests);
+  static void score(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                    std::span<const AttentionScore* const>) {
+    score_by_attention(context, block, plan, windows);
   }
 };
 

@@ -12,14 +12,6 @@
 
 namespace lazyllm {
 
-/// The scores that one sequence of a batch needs in a layer.
-template <class Score>
-struct ScoreRequest {
-  const Score* score = nullptr;  ///< the sequence's score with its options
-  ScoreWindow window;            ///< the rows that score
-  std::span<float> scores{};     ///< `[keys of the sequence]` output, in the memory of the backend
-};
-
 namespace detail {
 
 /// Stand-ins to check the form of a type's `score` function: a backend and a block that have everything, so that it may
@@ -46,25 +38,27 @@ struct AnyBlock {
   QueryRows<float> queries(const LayerPlan&) { return {}; }
   ContiguousKeys<float> key_view(const LayerPlan&, Index) { return {}; }
   void attend(AnyContext&, const LayerPlan&, RowsView<float>) {}
-  void token_scores(AnyContext&, const LayerPlan&, const ScoreWindow&, std::span<float>) {}
+  void token_scores(AnyContext&, const LayerPlan&, std::span<const ScoreWindow>) {}
 };
 
 }  // namespace detail
 
 /// What ranks tokens: `AttentionScore`, or a type of the user's own, which derives from nothing.
-/// - Required: the static template `score(context, block, plan, requests)`, called after a layer's attention with a
-///   span of `ScoreRequest`s. It fills their scores: higher for more important tokens. `score_by_attention` does that
-///   from attention probabilities. With tensor parallelism this is where the scores of all ranks are added, so that
-///   all ranks keep the same tokens.
+/// - Required: the static template `score(context, block, plan, windows, options)`, called after a layer's attention.
+///   It fills the scores of the `windows`, one for each sequence that needs them: higher for more important tokens.
+///   `options[i]` is the score of the sequence of `windows[i]`. `score_by_attention` fills them from attention
+///   probabilities. With tensor parallelism this is where the scores of all ranks are added, so that all ranks keep the
+///   same tokens.
 /// - Required: `last_queries`, how many of the sequence's last positions score, at least 1.
 /// - Optional: `over_heads` and `over_rows`, how the scores of the query heads and of the window's rows become one;
 ///   without them, the mean. `over_layers`, whether the scores of all layers so far are summed. `pooling`: each key
 ///   gets the highest score among the `pooling` keys around it. `check()` throws `invalid_argument` for options out of
 ///   range.
 template <class S>
-concept TokenScore = std::copyable<S> && requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block,
-                                                  const LayerPlan& plan, std::span<const ScoreRequest<S>> requests) {
-  S::score(context, block, plan, requests);
+concept TokenScore = std::copyable<S> &&
+    requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block, const LayerPlan& plan,
+             std::span<const ScoreWindow> windows, std::span<const S* const> options) {
+  S::score(context, block, plan, windows, options);
   { score.last_queries } -> std::convertible_to<Index>;
 };
 
@@ -84,13 +78,15 @@ Index pooling(const Score& score) {
 
 /// The window of a sequence: its rows among the last `last_queries` positions, as far as these are `new_tokens`.
 template <class Score>
-ScoreWindow score_window(const Score& score, const LayerPlan& plan, Index sequence, Index new_tokens) {
+ScoreWindow score_window(const Score& score, const LayerPlan& plan, Index sequence, Index new_tokens,
+                         std::span<float> scores = {}) {
   const SequencePlan part = plan.sequence(sequence);
   const Index first_position = part.tokens - std::min<Index>(score.last_queries, new_tokens);
   const auto first = std::ranges::lower_bound(part.positions, first_position);
   ScoreWindow window{.sequence = sequence,
                      .first_row = part.first_row + (first - part.positions.begin()),
-                     .rows = part.positions.end() - first};
+                     .rows = part.positions.end() - first,
+                     .scores = scores};
   if constexpr (requires { window.over_heads = score.over_heads; }) window.over_heads = score.over_heads;
   if constexpr (requires { window.over_rows = score.over_rows; }) window.over_rows = score.over_rows;
   return window;
