@@ -1,7 +1,6 @@
 find_package(doctest REQUIRED)
 
-# For tests of code that is in libraries of its own: -O1 compiles in two thirds of the time of -O3. The library's own tests
-# keep -O3, as its headers are compiled in them. With -O1 GCC bug 105593 gives one more false warning.
+# -O1 compiles in two thirds of the time of -O3. With it GCC bug 105593 gives one more false warning.
 add_library(lazyllm_test_options INTERFACE)
 target_compile_options(lazyllm_test_options INTERFACE $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>)
 
@@ -15,12 +14,13 @@ target_link_libraries(lazyllm_source_folder PRIVATE lazyllm_options)
 target_include_directories(lazyllm_source_folder PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 target_compile_definitions(lazyllm_source_folder PRIVATE LAZYLLM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
-# lazyllm_test(NAME SOURCES file… [LIBRARIES target…]): one doctest program `NAME` and its ctest of the same name.
+# lazyllm_test(NAME [OPTIMISED] SOURCES file… [LIBRARIES target…]): one doctest program `NAME` and its ctest of the same
+# name. OPTIMISED programs compile the library's arithmetic as an engine does.
 function(lazyllm_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OPTIMISED" "" "SOURCES;LIBRARIES")
   add_executable(${name} ${arg_SOURCES} $<TARGET_OBJECTS:lazyllm_test_main> $<TARGET_OBJECTS:lazyllm_source_folder>)
   target_link_libraries(${name} PRIVATE lazyllm_options doctest::doctest ${arg_LIBRARIES}
-                                        $<$<BOOL:${arg_LIBRARIES}>:lazyllm_test_options>)
+                                        $<$<NOT:$<BOOL:${arg_OPTIMISED}>>:lazyllm_test_options>)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")

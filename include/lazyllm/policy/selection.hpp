@@ -29,7 +29,8 @@ struct PrunePoint {
   /// What the step's entry says that the new tokens may continue with, the best first; see `Continuations`.
   std::span<const Position> continuations{};
 
-  /// Whether this is a decode step: one new token, or several that are all returned, as drafted tokens are.
+  /// Whether this is a decode step: one new token, or several that are all returned, as drafted tokens are. A prompt of
+  /// one token counts as one.
   bool decodes() const { return new_tokens <= std::max<Index>(outputs, 1); }
 };
 
