@@ -23,15 +23,14 @@ namespace llama {
 namespace {
 
 constexpr Index part_queries = 128;
-constexpr Index min_part = 64;  ///< rows that are not halved where keys end within them
 constexpr Index max_parts = 4;
 constexpr Index key_step = 64;  ///< of the keys of a part's last block: each number of keys is a primitive of oneDNN
 
 constexpr Index round_up(Index count, Index step) { return (count + step - 1) / step * step; }
 
-/// Rows of a part of `count` queries: 32, 64 or 128, since each number is a primitive of oneDNN.
-constexpr Index part_rows(Index count) {
-  Index rows = min_product_rows;
+/// Rows of a part of `count` queries: doubled from `least` on, since each number is a primitive of oneDNN.
+constexpr Index part_rows(Index count, Index least) {
+  Index rows = least;
   while (rows < count) rows *= 2;
   return rows;
 }
@@ -41,8 +40,9 @@ template <class S>
 struct Buffers {
   Buffers(Index width, float* memory) : next_(memory) {
     queries = take<S>(max_parts * part_queries * width);
-    keys = take<S>(max_block_keys * width);
-    values = take<S>(max_block_keys * width);
+    keys = take<S>((max_block_keys + block_step) * width);
+    values = take<S>(max_block_keys * (width + block_step));
+    key_rows = take<S>(block_step * width);
     weights = take<S>(part_queries * max_block_keys);
     scores = std::is_same_v<S, float> ? reinterpret_cast<float*>(weights) : take<float>(part_queries * max_block_keys);
     added = take<float>(part_queries * width);
@@ -54,10 +54,10 @@ struct Buffers {
   /// No less than all of them hold.
   static Index floats(Index width) {
     return 2 * max_parts * part_queries * (width + 1) + (2 * max_block_keys + part_queries) * width +
-           2 * part_queries * max_block_keys;
+           block_step * (2 * width + max_block_keys) + 2 * part_queries * max_block_keys;
   }
 
-  S *queries, *keys, *values, *weights;
+  S *queries, *keys, *values, *key_rows, *weights;
   float *scores, *added, *sums, *maximum, *total;
 
  private:
@@ -85,7 +85,8 @@ class Block {
         memory_(memory) {}
 
   void run() {
-    const Index rows = (count_ - 1) / part_queries * part_queries + part_rows((count_ - 1) % part_queries + 1);
+    const Index last_part = (count_ - 1) / part_queries * part_queries;
+    const Index rows = last_part + part_rows(count_ - last_part, Products::min_rows);
     for (Index i = 0; i < rows; ++i) {
       if (i < count_) {
         copy(task_.query(kv_head_, first_ + i), memory_.queries + i * width_);
@@ -120,7 +121,7 @@ class Block {
   /// Keys and values of `count` keys; zeros behind them up to a multiple of `key_step`.
   void gather(Index key, Index count) const {
     for (Index i = 0; i < round_up(count, key_step); ++i) {
-      S* const values = memory_.values + i * width_;
+      S* const values = memory_.values + i * (width_ + Products::padding);
       if (i < count) {
         const Index ahead = task_.offset(kv_head_, std::min(key + i + 8, key + count - 1));
         for (Index k = 0; k < task_.shape.head_dim; k += 64 / static_cast<Index>(sizeof(T))) {
@@ -139,14 +140,17 @@ class Block {
 
   /// `key` as row or column i of the keys, zeros for none.
   void put_key(const T* key, Index i) const {
-    if constexpr (Products::keys_across) {
-      for (Index k = 0; k < width_; ++k) {
-        memory_.keys[k * max_block_keys + i] = key && k < task_.shape.head_dim ? widen(key[k]) : 0;
-      }
-    } else if (key) {
-      copy(key, memory_.keys + i * width_);
+    const Index row = Products::keys_across ? i % block_step : i;
+    S* const to = (Products::keys_across ? memory_.key_rows : memory_.keys) + row * width_;
+    if (key) {
+      copy(key, to);
     } else {
-      std::fill_n(memory_.keys + i * width_, width_, S(0));
+      std::fill_n(to, width_, S(0));
+    }
+    if constexpr (Products::keys_across) {
+      if (row + 1 < block_step) return;
+      block_kernels().transpose(block_step, width_, memory_.key_rows, memory_.keys + i - row,
+                                max_block_keys + Products::padding);
     }
   }
 
@@ -159,8 +163,8 @@ class Block {
   void attend(Index part, Index count, Index key) const {
     const Index keys = needed(part + count, key);
     if (keys == 0) return;
-    const Index rows = part_rows(count);
-    if (count > min_part && needed(part + rows / 2, key) < keys) {
+    const Index rows = part_rows(count, Products::min_rows);
+    if (count > Products::min_part && needed(part + rows / 2, key) < keys) {
       attend(part, rows / 2, key);
       return attend(part + rows / 2, count - rows / 2, key);
     }

@@ -36,8 +36,8 @@ struct BlockKernels {
   /// c = a b: `[rows x depth]` times `[depth x columns]`, whose rows lie `b_stride` apart. Columns are a multiple of
   /// `block_step`.
   void (*multiply)(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c);
-  /// `[rows x width]` to `[width x rows]`, both multiples of `block_step`.
-  void (*transpose)(Index rows, Index width, const float* from, float* to);
+  /// `[rows x width]` to `[width x rows]`, whose rows lie `to_stride` apart; both are multiples of `block_step`.
+  void (*transpose)(Index rows, Index width, const float* from, float* to, Index to_stride);
   const char* isa;
 };
 

@@ -240,13 +240,13 @@ void transpose_square(Vector (&rows)[lanes]) {
   if constexpr (distance > 1) transpose_square<distance / 2>(rows);
 }
 
-void transpose(Index rows, Index width, const float* from, float* to) {
-  for (Index row = 0; row < rows; row += lanes) {
-    for (Index column = 0; column < width; column += lanes) {
+void transpose(Index rows, Index width, const float* from, float* to, Index to_stride) {
+  for (Index column = 0; column < width; column += lanes) {
+    for (Index row = 0; row < rows; row += lanes) {
       Vector square[lanes];
       for (int i = 0; i < lanes; ++i) square[i] = load(from + (row + i) * width + column);
       transpose_square<lanes / 2>(square);
-      for (int i = 0; i < lanes; ++i) store(to + (column + i) * rows + row, square[i]);
+      for (int i = 0; i < lanes; ++i) store(to + (column + i) * to_stride + row, square[i]);
     }
   }
 }

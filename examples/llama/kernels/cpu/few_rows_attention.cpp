@@ -106,7 +106,7 @@ class FloatChunk {
       const Index seeing = queries - query;
       for (Index i = 0; i < seeing; ++i) visible_[i] = std::min(block_keys, task_.limit(query + i) - key);
       gather(task_.cache.keys, kv_head, key, count);
-      kernels.transpose(block_keys, width, rows_, keys_);
+      kernels.transpose(block_keys, width, rows_, keys_, block_keys);
       const Partial partial = task_.partial(kv_head, query, chunk);
       const ScoreBlock block{.rows = seeing,
                              .keys = block_keys,

@@ -248,7 +248,7 @@ TEST_CASE("oneDNN's products give a row the same bits whatever the number of row
         return sums.values;
       };
       const auto all_scores = scores_of(most_rows), all_sums = sums_of(most_rows);
-      for (Index rows = min_product_rows; rows < most_rows; rows *= 2) {
+      for (Index rows = Products::min_rows; rows < most_rows; rows *= 2) {
         CAPTURE(rows);
         const auto scores = scores_of(rows), sums = sums_of(rows);
         CHECK(std::equal(scores.begin(), scores.end(), all_scores.begin()));
