@@ -35,7 +35,9 @@ enum class Fault {
   positions_of_layer_0,    // RoPE by the positions that the rows had in the first layer
   forgets_pruned,          // K/V of tokens that take no part
   mixes_sequences,         // K of the first sequence for all
-  no_history               // in steps of several new tokens
+  no_history,              // in steps of several new tokens
+  one_adapter,             // that of the first request for all
+  needs_rows               // throws where a sequence has none
 };
 
 struct Engine;
@@ -108,6 +110,7 @@ void Block::attend(cpu::Context&, const LayerPlan& plan, RowsView<float> hidden)
   engine->query_rows.clear();
   for (Index s = 0; s < plan.sequences(); ++s) {
     const SequencePlan part = plan.sequence(s);
+    if (fault == Fault::needs_rows && part.positions.empty()) throw std::runtime_error("no rows");
     Cache& cache = engine->caches[at(s)];
     const auto key = [&](Position p) { return cache.keys[at(layer)].data() + p * shape.kv_width(); };
     const auto value = [&](Position p) { return cache.values[at(layer)].data() + p * shape.kv_width(); };
@@ -230,6 +233,35 @@ struct Scoring : Engine {
   std::vector<LazyDecoderLayer<ScoringBlock, TinyFeedForward<float>>> layers;
 };
 
+/// With a feed-forward that differs by request.
+struct Adapted : Engine {
+  struct FeedForward {
+    const Adapted* engine;
+    Index layer;
+
+    void feed_forward(cpu::Context&, std::span<const Index> row_indptr, RowsView<float> hidden) {
+      for (std::size_t s = 0; s + 1 < row_indptr.size(); ++s) {
+        const Index request = engine->requests[engine->fault == Fault::one_adapter ? 0 : s];
+        for (Index r = row_indptr[s]; r < row_indptr[s + 1]; ++r) {
+          model.feed_forward(layer, hidden.row(r), 0.5F * static_cast<float>(request));
+        }
+      }
+    }
+  };
+
+  Adapted(Fault fault_, Index sequences, Index tokens) : Engine(fault_, sequences, tokens), requests(at(sequences)) {
+    for (Index layer = 0; layer < shape.layers; ++layer)
+      layers.emplace_back(Block{this, layer}, FeedForward{this, layer});
+  }
+  void set_request(Index sequence, Index request) { requests[at(sequence)] = request; }
+  void dense() = delete;  // its blocks run in a plain loop
+  Vector probabilities(cpu::Context&, const LayerPlan& plan, Index sequence, Index row) {
+    return probabilities_of(*this, plan, sequence, row);
+  }
+  std::vector<Index> requests;
+  std::vector<LazyDecoderLayer<Block, FeedForward>> layers;
+};
+
 /// With one way, and nothing to compare it with.
 struct Silent : Engine {
   Silent(Fault fault_, Index sequences, Index tokens) : Engine(fault_, sequences, tokens) {
@@ -270,7 +302,8 @@ const std::string batch = "a batch equals single runs, ";
 }  // namespace
 
 TEST_CASE("a right engine passes all checks") {
-  for (const CheckReport& report : {report_of<Plain>(Fault::none), report_of<Scoring>(Fault::none)}) {
+  for (const CheckReport& report :
+       {report_of<Plain>(Fault::none), report_of<Scoring>(Fault::none), report_of<Adapted>(Fault::none)}) {
     INFO(report.text());
     CHECK(report.passed());
     CHECK(report.results.size() == 8);
@@ -315,6 +348,15 @@ TEST_CASE("K/V that is missing when a pruned token comes back is found") {
 TEST_CASE("sequences that are mixed up are found in the batch") {
   CHECK(failed(report_of<Plain>(Fault::mixes_sequences)) == batch);
   CHECK(report_of<Plain>(Fault::mixes_sequences, {.sequences = 1}).passed());
+  CHECK(failed(report_of<Adapted>(Fault::one_adapter)) == batch);
+}
+
+TEST_CASE("an engine that needs rows of every sequence is found in the batch") {
+  for (const Index sequences : {2, 3}) {
+    const CheckReport report = report_of<Plain>(Fault::needs_rows, {.sequences = sequences});
+    CHECK(failed(report).ends_with(batch));
+    CHECK(report.text().find("FAILED  a batch equals single runs: no rows") != std::string::npos);
+  }
 }
 
 TEST_CASE("the report says in words what was found") {

@@ -48,6 +48,10 @@ struct AttentionBlock {
   void attend(backend::Context&, const LayerPlan&, RowsView<float>) {}
 #endif
 
+#ifdef MISTAKE_TOKEN_SCORES_OF_ONE_WINDOW
+  void token_scores(backend::Context&, const LayerPlan&, const ScoreWindow&) {}
+#endif
+
 #ifdef MISTAKE_QUERIES_AS_SPAN
   std::span<const float> queries(const LayerPlan&) { return {}; }
 #elif !defined(MISTAKE_NO_QUERIES) && !defined(MISTAKE_NO_SCORES)

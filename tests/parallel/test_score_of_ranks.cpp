@@ -118,6 +118,54 @@ TEST_CASE("scores of ranks: a score that is no number on one rank ends its entry
   }
 }
 
+TEST_CASE("scores of ranks: the rows of all sequences are scored in one call") {
+  struct Block {
+    void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
+    void token_scores(cpu::Context&, const LayerPlan& plan, std::span<const ScoreWindow> windows) {
+      calls->push_back(std::ssize(windows));
+      for (const ScoreWindow& window : windows) {  // the row that is asked for decides
+        const Positions keys = plan.sequence(window.sequence).keys;
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          window.scores[i] = static_cast<float>((keys[i] * 3 + window.first_row) % 8) / 8;
+        }
+      }
+    }
+    std::vector<Index>* calls;
+  };
+  ThreadRanks threads(2);
+  threads.run([&](Index rank) {
+    Ranks ranks(rank, 2, threads.all_reduce(rank));
+    using Pruner = TokenPruner<AnyPolicy, ScoreOfRanks>;
+    const Pruner by_row(parse_policy("1:0.5", 2), {{.over_heads = Reduce::max, .last_queries = 3}, &ranks});
+    const Pruner at_once(parse_policy("1:0.5", 2), {{.last_queries = 2}, &ranks});
+    cpu::Sequence<float> a(2, 1), b(2, 1), c(2, 1);
+    cpu::Context context;
+    Step<cpu::Sequence<float>, Pruner> step;
+    const std::vector<StepEntry<cpu::Sequence<float>, Pruner>> entries{
+        {&a, &by_row, 8}, {&b, &at_once, 8}, {&c, &by_row, 6}};
+    std::vector<Index> calls;
+    LazyDecoderLayer layer(Block{&calls});
+    step.begin(context, entries);
+    layer.forward(context, step);
+    // One for each way to reduce the heads.
+    CHECK(calls == std::vector<Index>{1, 6});
+    // Rows 5 to 7 give positions 0 to 7 the mean of (3 p + row) % 8.
+    std::vector<std::pair<Index, Position>> sums;
+    for (Position p = 0; p < 8; ++p) {
+      Index sum = 0;
+      for (Index row = 5; row < 8; ++row) sum += (3 * p + row) % 8;
+      sums.push_back({p == 7 ? -100 : -sum, p});  // the last token stays
+    }
+    std::ranges::sort(sums);
+    std::vector<Position> kept;
+    for (const auto& [sum, p] : std::span(sums).first(4)) kept.push_back(p);
+    std::ranges::sort(kept);
+    const Positions keys = step.plan().sequence(0).keys;
+    CHECK(std::vector<Position>(keys.begin(), keys.end()) == kept);
+    step.abort();
+  });
+}
+
 TEST_CASE("scores of ranks: a score out of range is refused on all ranks") {
   struct Block {
     void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}

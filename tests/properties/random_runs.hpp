@@ -188,11 +188,7 @@ struct Engine {
           if (plan.rows() > 0) layers[layer].attention().attend(context, plan, step.hidden());
           step.advance(context, layers[layer].attention());
           if (step.hidden().rows == 0) return;
-          if constexpr (has_adapters) {
-            layers[layer].feed_forward().feed_forward(context, step.row_indptr(), step.hidden());
-          } else {
-            layers[layer].feed_forward().feed_forward(context, step.hidden());
-          }
+          lazyllm::detail::run_feed_forward(layers[layer].feed_forward(), context, step.row_indptr(), step.hidden());
         });
       }
     }

@@ -31,7 +31,7 @@ std::string refusal(const Selection& answer) {
 /// A score that looks at no row.
 struct NoRows {
   Index last_queries = 0;
-  static void score(auto&, auto&, const LayerPlan&, auto) {}
+  static void score(auto&, auto&, const LayerPlan&, auto, auto) {}
 };
 
 }  // namespace
@@ -39,6 +39,11 @@ struct NoRows {
 TEST_CASE("pruner: a score of one's own without a row is refused") {
   CHECK_THROWS_WITH_AS(TokenPruner(KeepAll(), NoRows()),
                        "lazyllm: TokenPruner: last_queries 0 of a score is out of range, at least 1", invalid_argument);
+}
+
+TEST_CASE("pruner: an empty policy is refused") {
+  CHECK_THROWS_WITH_AS(TokenPruner<AnyPolicy>{AnyPolicy{}}, "lazyllm: TokenPruner: the policy is empty",
+                       invalid_argument);
 }
 
 TEST_CASE("pruner: hands the policy's answer on") {

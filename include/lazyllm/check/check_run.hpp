@@ -41,8 +41,10 @@ std::vector<float> to_vector(const Numbers& numbers) {
 /// - `logits(context, row)` returns on the host what follows the last layer, for one row: a vector of any library.
 /// - `poison(context, layer, sequence, position)` overwrites K and V of a token in a layer: with NaN, or with what
 ///   cannot go unnoticed in results.
+/// - Optional: `set_request(sequence, request)`, for requests that differ, such as by LoRA adapters: its sequence
+///   `sequence` is request `request`, from 0. It is called before anything runs. Without it, all are alike.
 /// - Optional: `dense(context, tokens)` returns the logits of the last token by the engine's own dense path. Without
-///   it, the layers' blocks run in a plain loop, all tokens at once.
+///   it, the layers' blocks run in a plain loop, all tokens at once. It is that of request 0.
 /// - Optional: `probabilities(context, plan, sequence, row)` returns, after `attend`, the attention probabilities of a
 ///   row of the batch: for each query head one for each of the `plan.key_limits()[row]` keys that the row sees.
 template <class E, class Context>
@@ -70,10 +72,14 @@ class CheckRun {
   std::function<void(const LayerPlan&)> before_attend = [](const LayerPlan&) {};
   std::function<void(const LayerPlan&)> after_attend = [](const LayerPlan&) {};
 
+  /// Sequence s is request `first_request + s`.
   template <class Make>
-  CheckRun(Context& context, const Make& make, std::vector<std::vector<std::int32_t>> tokens)
+  CheckRun(Context& context, const Make& make, std::vector<std::vector<std::int32_t>> tokens, Index first_request = 0)
       : context_(context), tokens_(std::move(tokens)), engine_(make(std::ssize(tokens_), std::ssize(tokens_.front()))) {
-    for (std::size_t s = 0; s < tokens_.size(); ++s) sequences_.emplace_back(layers(), engine_.hidden_size);
+    for (Index s = 0; s < std::ssize(tokens_); ++s) {
+      sequences_.emplace_back(layers(), engine_.hidden_size);
+      if constexpr (requires { engine_.set_request(s, s); }) engine_.set_request(s, first_request + s);
+    }
   }
 
   Engine& engine() { return engine_; }
@@ -98,7 +104,8 @@ class CheckRun {
         if (plan.rows() > 0) layer.attention().attend(context_, plan, step_.hidden());
         after_attend(plan);
         step_.advance(context_, layer.attention());
-        if (step_.hidden().rows > 0) layer.feed_forward().feed_forward(context_, step_.hidden());
+        if (step_.hidden().rows == 0) return;
+        run_feed_forward(layer.feed_forward(), context_, step_.row_indptr(), step_.hidden());
       });
     }
     const auto output = step_.end();
@@ -130,9 +137,10 @@ class CheckRun {
       DensePlan plan;
       plan.start(0, count);
       engine_.embed(context_, tokens, plan.layer(0, layers()).positions(), rows);
+      const Index row_indptr[] = {0, count};
       for (auto layer = engine_.layers.begin(); layer != engine_.layers.end(); ++layer) {
         layer->attention().attend(context_, plan.layer(layer - engine_.layers.begin(), layers()), rows);
-        layer->feed_forward().feed_forward(context_, rows);
+        run_feed_forward(layer->feed_forward(), context_, std::span<const Index>(row_indptr), rows);
       }
       return to_vector(engine_.logits(context_, rows.subrows(count - 1, 1)));
     }

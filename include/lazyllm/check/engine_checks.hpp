@@ -231,8 +231,9 @@ class EngineChecks {
   }
 
   void expect_same_answer(Index chunk, Index max_rows) {
-    expect_equal(answer(chunk, max_rows), answer(first_step_, Entry::unlimited), options_.tolerance,
-                 in_words("chunks of ", chunk, ", at most ", max_rows, " rows"));
+    expect_equal(
+        answer(chunk, max_rows), answer(first_step_, Entry::unlimited), options_.tolerance,
+        max_rows == Entry::unlimited ? in_words("chunks of ", chunk) : in_words("at most ", max_rows, " rows"));
   }
 
   std::string chunks() {
@@ -252,8 +253,14 @@ class EngineChecks {
     std::vector<std::vector<std::int32_t>> tokens(to_size(count), tokens_);
     for (Index s = 1; s < count; ++s)
       std::rotate(tokens[to_size(s)].begin(), tokens[to_size(s)].begin() + s, tokens[to_size(s)].end());
+    // The prompt of the last sequence that is pruned comes in two chunks: in the first step it has no rows in the deep
+    // layers, and in the second one the others decode.
+    const Index in_chunks = (count - 1) / 2 * 2;
     const auto entry = [&](Index s, Index step) {
-      return Entry{.pruner = s % 2 == 0 ? &pruner_ : &keep_all_, .new_tokens = step > 0 ? 1 : first_step_ - s};
+      const Index prompt = first_step_ - s, half = prompt / 2;
+      const Index new_tokens = s == in_chunks && step < 2 ? (step == 0 ? half : prompt - half) : step > 0 ? 1 : prompt;
+      const bool more = s == in_chunks && step == 0;
+      return Entry{.pruner = s % 2 == 0 ? &pruner_ : &keep_all_, .new_tokens = new_tokens, .more = more};
     };
     Run together(context_, make_, tokens);
     std::vector<std::vector<float>> logits;
@@ -262,17 +269,19 @@ class EngineChecks {
       for (Index s = 0; s < count; ++s) entries.push_back(entry(s, step));
       logits.push_back(together.feed(entries));
     }
+    std::vector<std::span<const float>> rest(logits.begin(), logits.end());  // of each step, not compared yet
     for (Index s = 0; s < count; ++s) {
-      Run alone(context_, make_, {tokens[to_size(s)]});
+      Run alone(context_, make_, {tokens[to_size(s)]}, s);
       for (Index step = 0; step <= options_.decode_steps; ++step) {
         Entry single = entry(s, step);
         const auto expected = alone.feed(std::span(&single, 1));
-        const std::span<const float> all = logits[to_size(step)];
-        expect_equal(all.subspan(to_size(s) * expected.size(), expected.size()), expected, options_.tolerance,
-                     in_words("sequence ", s, ", step ", step));
+        std::span<const float>& all = rest[to_size(step)];
+        const std::size_t size = std::min(expected.size(), all.size());
+        expect_equal(all.first(size), expected, options_.tolerance, in_words("sequence ", s, ", step ", step));
+        all = all.subspan(size);
       }
     }
-    return in_words(count, " sequences, ", options_.decode_steps + 1, " steps");
+    return in_words(count, " sequences, ", options_.decode_steps + 1, " steps, one prompt in chunks");
   }
 
   Context& context_;

@@ -70,11 +70,12 @@ concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index 
   requires KeyView<std::remove_cvref_t<decltype(block.key_view(plan, sequence))>>;
 };
 
-/// The other way: the block computes the scores itself, right after its `attend` of the same layer. There is one window
-/// for each sequence that needs scores, in the order of the plan, and one call for all of them. Into `window.scores` go
-/// the attention probabilities of the window's rows, reduced over the query heads by `window.over_heads`, then over the
-/// rows by `window.over_rows` (eq. 1 of the paper: the mean over the heads of one row). A row that does not see a key
-/// gives it 0. Any other finite numbers will do. Higher means more important. Top-p also needs them not to be negative.
+/// The other way: the block computes the scores itself, right after its `attend` of the same layer. One call has a
+/// window for each sequence that needs scores, in the order of the plan; `ScoreOfRanks` may ask for one for each row.
+/// Which sequences these are is not known before. Into `window.scores`, which is uninitialised, go the attention
+/// probabilities of the window's rows, reduced over the query heads by `window.over_heads`, then over the rows by
+/// `window.over_rows` (eq. 1 of the paper: the mean over the heads of one row). A row that does not see a key gives it
+/// 0. Any other finite numbers will do. Higher means more important. Top-p also needs them not to be negative.
 /// Preferred where a block offers both ways.
 template <class A, class Context>
 concept ScoresTokens = requires(A& block, Context& context, const LayerPlan& plan,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <concepts>
+#include <span>
 #include <utility>
 
 #include "lazyllm/backend/operations.hpp"
@@ -12,6 +13,20 @@
 #include "lazyllm/score/attention_score.hpp"
 
 namespace lazyllm {
+
+namespace detail {
+
+/// Runs a feed-forward in the way that it offers.
+template <class Block, Backend Context, class T>
+void run_feed_forward(Block& block, Context& context, std::span<const Index> row_indptr, RowsView<T> hidden) {
+  if constexpr (FeedForwardPerSequence<Block, Context, T>) {
+    block.feed_forward(context, row_indptr, hidden);
+  } else {
+    block.feed_forward(context, hidden);
+  }
+}
+
+}  // namespace detail
 
 /// For engines whose attention block contains the feed-forward: parked rows have then run through it.
 struct NoFeedForward {
@@ -41,23 +56,19 @@ class LazyDecoderLayer {
     static_assert(Attention<AttentionBlock, Context, T>,
                   "lazyllm: the attention block needs `attend(Context&, const LayerPlan&, RowsView<T>)`, callable with "
                   "these three by value or const reference");
-    constexpr bool per_sequence = FeedForwardPerSequence<FeedForwardBlock, Context, T>;
-    static_assert(per_sequence || FeedForward<FeedForwardBlock, Context, T>,
+    constexpr bool feeds_forward =
+        FeedForward<FeedForwardBlock, Context, T> || FeedForwardPerSequence<FeedForwardBlock, Context, T>;
+    static_assert(feeds_forward,
                   "lazyllm: the feed-forward block needs `feed_forward(Context&, RowsView<T>)`, or with "
                   "`std::span<const Index>` of row_indptr between these two");
-    if constexpr (Attention<AttentionBlock, Context, T> &&
-                  (per_sequence || FeedForward<FeedForwardBlock, Context, T>)) {
+    if constexpr (Attention<AttentionBlock, Context, T> && feeds_forward) {
       step.guard([&] {
         const LayerPlan plan = step.plan();
         check_layer(plan.layer());
         if (plan.rows() > 0) attention_.attend(context, plan, step.hidden());
         step.begin_advance(context, attention_);
         if (step.hidden().rows > 0) {
-          if constexpr (per_sequence) {
-            feed_forward_.feed_forward(context, step.row_indptr(), step.hidden());
-          } else {
-            feed_forward_.feed_forward(context, step.hidden());
-          }
+          detail::run_feed_forward(feed_forward_, context, step.row_indptr(), step.hidden());
         }
         step.end_advance();
       });

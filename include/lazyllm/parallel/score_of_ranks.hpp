@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "lazyllm/backend/operations.hpp"
 #include "lazyllm/backend/score_order.hpp"
@@ -23,7 +24,7 @@ namespace lazyllm {
 /// that is not a finite number on one rank is NaN on all: its entry ends alone, everywhere.
 ///
 /// Where heads and rows are not reduced alike, each row of the window takes part on its own: `last_queries` times the
-/// numbers, and as many calls of the backend.
+/// numbers, and a block's `token_scores` gets a window for each row.
 struct ScoreOfRanks : AttentionScore {
   /// The same for all sequences of a step, and for one step at a time; must outlive it. Null: this process has all
   /// heads.
@@ -61,12 +62,7 @@ struct ScoreOfRanks : AttentionScore {
     if (count == 0) return;
     const ReduceOp op = heads == Reduce::mean ? ReduceOp::sum : ReduceOp::max;
     auto numbers = ranks.all_reduce(count, op, [&](std::span<std::int64_t> own) {
-      if (ranks.share() == 0) return;
-      for (const ScoreWindow& window : windows) {
-        if (window.over_heads != heads) continue;
-        write(context, block, plan, window, ranks, own.first(numbers_of(window)));
-        own = own.subspan(numbers_of(window));
-      }
+      if (ranks.share() > 0) write(context, block, plan, windows, ranks, heads, own);
     });
     for (const ScoreWindow& window : windows) {
       if (window.over_heads != heads) continue;
@@ -79,32 +75,51 @@ struct ScoreOfRanks : AttentionScore {
 
   static RowsView<float> row_of(std::span<float> scores) { return {scores.data(), 1, std::ssize(scores)}; }
 
-  /// The scores of this rank as whole numbers, row by row; the last one says whether a score is bad.
+  /// The scores of this rank as whole numbers, window by window and row by row; the last one of a window says whether a
+  /// score is bad. All are made by one call of the backend and copied at once.
   template <Backend Context, class Block>
-  static void write(Context& context, Block& block, const LayerPlan& plan, const ScoreWindow& window, Ranks& ranks,
-                    std::span<std::int64_t> numbers) {
-    const std::span<float> scores = ranks.scratch(window.scores.size());
-    const Index rows = rows_of(window);
-    for (Index row = 0; row < rows; ++row) {
-      ScoreWindow part = window;
-      if (rows > 1) {
-        part.first_row += row;
-        part.rows = 1;
-      }
-      score_by_attention(context, block, plan, std::span<const ScoreWindow>(&part, 1));
-      copy_to_host(context, RowsView<const float>(row_of(window.scores)), scores.data());
-      for (std::size_t i = 0; i < scores.size(); ++i) {
-        if (!detail::is_finite(scores[i])) {
-          numbers.back() = 1;
-        } else if (std::abs(scores[i]) > highest) {
-          detail::fail("ScoreOfRanks: score ", scores[i], " is out of range ", -highest, " to ", highest);
-        } else if (window.over_heads == Reduce::max) {
-          numbers[detail::to_size(row) * scores.size() + i] = detail::sort_key(scores[i]);
-        } else {
-          numbers[detail::to_size(row) * scores.size() + i] = std::llround(ranks.share() * double{scores[i]} / unit);
+  static void write(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
+                    Ranks& ranks, Reduce heads, std::span<std::int64_t> numbers) {
+    typename Context::template Buffer<float> buffer;
+    buffer.reserve(context, 1, std::ssize(numbers));
+    const RowsView<float> scores = buffer.rows();
+    std::vector<ScoreWindow> parts;
+    float* end = scores.data;
+    for (const ScoreWindow& window : windows) {
+      if (window.over_heads != heads) continue;
+      for (Index row = 0; row < rows_of(window); ++row) {
+        ScoreWindow& part = parts.emplace_back(window);
+        if (rows_of(window) > 1) {
+          part.first_row += row;
+          part.rows = 1;
         }
+        part.scores = {end, window.scores.size()};
+        end += window.scores.size();
       }
     }
+    score_by_attention(context, block, plan, std::span<const ScoreWindow>(parts));
+    const std::span<float> copies = ranks.scratch(static_cast<std::size_t>(end - scores.data));
+    copy_to_host(context, RowsView<const float>(row_of({scores.data, copies.size()})), copies.data());
+    const float* score = copies.data();
+    for (const ScoreWindow& window : windows) {
+      if (window.over_heads != heads) continue;
+      const std::span<std::int64_t> own = numbers.first(numbers_of(window));
+      for (std::int64_t& number : own.first(own.size() - 1))
+        number = number_of(*score++, ranks.share(), heads, own.back());
+      numbers = numbers.subspan(own.size());
+    }
+  }
+
+  /// A score as a number to be joined; sets `bad` for one that is not finite.
+  static std::int64_t number_of(float score, double share, Reduce heads, std::int64_t& bad) {
+    if (!detail::is_finite(score)) {
+      bad = 1;
+      return 0;
+    }
+    if (std::abs(score) > highest) {
+      detail::fail("ScoreOfRanks: score ", score, " is out of range ", -highest, " to ", highest);
+    }
+    return heads == Reduce::max ? detail::sort_key(score) : std::llround(share * double{score} / unit);
   }
 
   /// The scores of all ranks from the joined numbers.

@@ -27,13 +27,16 @@ class TokenPruner {
                 "lazyllm::Selection");
   static_assert(TokenScore<Score>,
                 "lazyllm: a score must be copyable and have `last_queries` and a static template `score(context, "
-                "block, plan, requests)`");
+                "block, plan, windows, options)`");
 
  public:
   using score_type = Score;  ///< how tokens rank
 
-  /// Throws `invalid_argument` if the score's options are out of range.
+  /// Throws `invalid_argument` if the score's options are out of range, or an `AnyPolicy` is empty.
   explicit TokenPruner(Policy policy, Score score = {}) : policy_(std::move(policy)), score_(std::move(score)) {
+    if constexpr (std::is_same_v<Policy, AnyPolicy>) {
+      if (!policy_) detail::fail("TokenPruner: the policy is empty");
+    }
     if constexpr (requires { score_.check(); }) score_.check();
     if (score_.last_queries < 1) {
       detail::fail("TokenPruner: last_queries ", score_.last_queries, " of a score is out of range, at least 1");

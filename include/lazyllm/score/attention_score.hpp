@@ -16,7 +16,11 @@ namespace detail {
 /// Says at compile time what an attention block lacks to be scored.
 template <class Block, class Context>
 constexpr void check_scorable() {
-  if constexpr (!ScoresTokens<Block, Context> && !ExposesQueriesAndKeys<Block>) {
+  if constexpr (requires { &Block::token_scores; }) {
+    static_assert(ScoresTokens<Block, Context>,
+                  "lazyllm: `token_scores` of the attention block must be callable as `token_scores(Context&, const "
+                  "LayerPlan&, std::span<const ScoreWindow>)`");
+  } else if constexpr (!ScoresTokens<Block, Context> && !ExposesQueriesAndKeys<Block>) {
     constexpr bool queries = requires(Block & block, const LayerPlan& plan) { block.queries(plan); };
     constexpr bool keys = requires(Block & block, const LayerPlan& plan, Index s) { block.key_view(plan, s); };
     static_assert(queries || keys,
@@ -37,7 +41,7 @@ constexpr void check_scorable() {
         static_assert(
             Element<typename Keys::value_type>,
             "lazyllm: the elements of K must be float or a 16-bit floating-point type; the bits of a half in a "
-            "uint16_t are lazyllm::Float16");
+            "uint16_t are lazyllm::Float16; quantised K needs `token_scores`");
         static_assert(
             requires(const Keys& view, Position position, Index head) {
               { view.key(position, head) } -> std::same_as<const typename Keys::value_type*>;
