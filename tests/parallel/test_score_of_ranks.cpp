@@ -154,7 +154,7 @@ TEST_CASE("scores of ranks: the rows of all sequences are scored in one call") {
     for (Position p = 0; p < 8; ++p) {
       Index sum = 0;
       for (Index row = 5; row < 8; ++row) sum += (3 * p + row) % 8;
-      sums.push_back({p == 7 ? -100 : -sum, p});  // the last token stays
+      sums.emplace_back(p == 7 ? -100 : -sum, p);  // the last token stays
     }
     std::ranges::sort(sums);
     std::vector<Position> kept;
