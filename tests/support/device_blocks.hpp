@@ -8,6 +8,14 @@
 
 namespace lazyllm::test {
 
+/// Runs `block` on the host, on a copy of rows of the device.
+template <class T, class Block>
+void on_copy(cuda::Context& context, RowsView<T> hidden, const Block& block) {
+  std::vector<T> rows = CudaMemory::read(context, hidden);
+  block(RowsView<T>(rows.data(), hidden.rows, hidden.width));
+  CudaMemory::write(context, rows, hidden.data);
+}
+
 /// The tiny model's attention for a backend with memory of its own: it runs on the host, on copies.
 template <class T>
 struct DeviceAttention {
@@ -19,9 +27,7 @@ struct DeviceAttention {
   std::vector<DeviceArray<T>> key_memory = {};  // by sequence
 
   void attend(cuda::Context& context, const LayerPlan& plan, RowsView<T> hidden) {
-    std::vector<T> rows = CudaMemory::read(context, hidden);
-    block.attend(context, plan, RowsView<T>(rows.data(), hidden.rows, hidden.width));
-    CudaMemory::write(context, rows, hidden.data);
+    on_copy(context, hidden, [&](RowsView<T> rows) { block.attend(context, plan, rows); });
     query_memory.clear();
     query_memory.emplace_back(context, block.query_rows);
     key_memory.clear();
@@ -54,9 +60,8 @@ struct DeviceFeedForward {
   Index layer;
 
   void feed_forward(cuda::Context& context, RowsView<T> hidden) {
-    std::vector<T> rows = CudaMemory::read(context, hidden);
-    TinyFeedForward<T>{model, layer}.feed_forward(context, RowsView<T>(rows.data(), hidden.rows, hidden.width));
-    CudaMemory::write(context, rows, hidden.data);
+    TinyFeedForward<T> block{model, layer};
+    on_copy(context, hidden, [&](RowsView<T> rows) { block.feed_forward(context, rows); });
   }
 };
 
@@ -67,10 +72,8 @@ struct DeviceAdaptedFeedForward {
   const TinyBatch<T>* batch;
 
   void feed_forward(cuda::Context& context, std::span<const Index> row_indptr, RowsView<T> hidden) {
-    std::vector<T> rows = CudaMemory::read(context, hidden);
-    TinyAdaptedFeedForward<T>{model, layer, batch}.feed_forward(context, row_indptr,
-                                                                RowsView<T>(rows.data(), hidden.rows, hidden.width));
-    CudaMemory::write(context, rows, hidden.data);
+    TinyAdaptedFeedForward<T> block{model, layer, batch};
+    on_copy(context, hidden, [&](RowsView<T> rows) { block.feed_forward(context, row_indptr, rows); });
   }
 };
 

@@ -257,10 +257,12 @@ class EngineChecks {
     // layers, and in the second one the others decode.
     const Index in_chunks = (count - 1) / 2 * 2;
     const auto entry = [&](Index s, Index step) {
-      const Index prompt = first_step_ - s, half = prompt / 2;
-      const Index new_tokens = s == in_chunks && step < 2 ? (step == 0 ? half : prompt - half) : step > 0 ? 1 : prompt;
-      const bool more = s == in_chunks && step == 0;
-      return Entry{.pruner = s % 2 == 0 ? &pruner_ : &keep_all_, .new_tokens = new_tokens, .more = more};
+      const Index prompt = first_step_ - s, chunk = s == in_chunks ? prompt / 2 : prompt;
+      Entry entry{.pruner = s % 2 == 0 ? &pruner_ : &keep_all_, .new_tokens = 1};
+      if (step == 0) entry.new_tokens = chunk;
+      if (step == 1 && chunk < prompt) entry.new_tokens = prompt - chunk;
+      entry.more = step == 0 && chunk < prompt;
+      return entry;
     };
     Run together(context_, make_, tokens);
     std::vector<std::vector<float>> logits;

@@ -24,7 +24,7 @@ namespace lazyllm {
 /// that is not a finite number on one rank is NaN on all: its entry ends alone, everywhere.
 ///
 /// Where heads and rows are not reduced alike, each row of the window takes part on its own: `last_queries` times the
-/// numbers, and a block's `token_scores` gets a window for each row.
+/// numbers, and a block's `token_scores` gets a window for each row. Memory for the numbers is taken in each call.
 struct ScoreOfRanks : AttentionScore {
   /// The same for all sequences of a step, and for one step at a time; must outlive it. Null: this process has all
   /// heads.
