@@ -9,6 +9,7 @@ make_tables.py decode RESULT.json... DOCUMENT.md --command TEXT --context TEXT  
 make_tables.py int8 RESULT.json... DOCUMENT.md --command TEXT --context TEXT        (of int8_loss)
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
+make_tables.py serving RESULT.json... DOCUMENT.md --command TEXT --context TEXT     (of serving_bench)
 make_tables.py busy QUIET.json BUSY.json... DOCUMENT.md --command TEXT --context TEXT  (the same, in pairs)
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
@@ -363,6 +364,39 @@ def int8_tables(paths):
                      "int8: prefill ms", "decode ms", "int8: decode ms"], rows))
 
 
+def serving_tables(paths):
+    """What the users of a server see, dense and pruned under the same load."""
+    runs = [json.loads(path.read_text()) for path in paths]
+    rows = []
+    for run in runs:
+        for load in run["loads"]:
+            def both(form, *names, load=load):
+                values = []
+                for kind in ("dense", "lazy"):
+                    value = load[kind]
+                    for name in names:
+                        value = value[name]
+                    values.append(format(value / 1000 if form == ".2f" else value, form))
+                return " → ".join(values)
+
+            percent = load["load_percent"]
+            limit = "" if run["max_revived"] is None else f", at most {run['max_revived']} revived"
+            rows.append([pathlib.Path(run["model"]).name, schedule_of(run) + limit, "all at once" if percent is None else f"{percent:g} %",
+                         both(".1f", "conversations_per_minute"),
+                         *(both(".2f", f"{turn}first_token_ms", at) for turn in ("", "second_turn_") for at in ("p50", "p90")),
+                         *(both(".0f", "between_tokens_ms", at) for at in ("p50", "p99"))])
+    settings = []
+    for run in runs:
+        text = (f"{run['conversations']} conversations in each of {run['repeats']} runs, at most {run['slots']} at once: a prompt of "
+                f"{run['prompt_tokens']:.0f} tokens on average, an answer of {run['answer_tokens']}, a second prompt of "
+                f"{run['follow_up_tokens']} and a second answer; {run['weights']}, {run['threads']} threads.")
+        settings += [] if text in settings else [text]
+    return ("\n\n".join(settings) + "\n\nEach cell is dense → pruned. The load is in percent of what dense inference serves where all "
+            "come at once.\n\n"
+            + table(["model", "schedule", "load", "conversations a minute", "first token p50, s", "p90", "second turn's first token p50, s",
+                     "p90", "between tokens p50, ms", "p99"], rows))
+
+
 BUSY_BAR = 2.5
 
 
@@ -602,8 +636,8 @@ def replace_between_markers(text, kind, content):
 
 
 MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "overhead": overhead_table, "generation": generation_tables,
-          "attention": attention_tables, "decode": decode_tables, "int8": int8_tables, "busy": busy_tables,
-          "peers": peer_tables, "cuda-micro": cuda_micro_tables,
+          "attention": attention_tables, "decode": decode_tables, "int8": int8_tables, "serving": serving_tables,
+          "busy": busy_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}
 
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [busy]: builds the benchmarks, runs
-# those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured. Takes about two
-# hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
+# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [serving] [busy]: builds the
+# benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured.
+# Takes about three hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
 # Results lie by commit in build/release/bench-results; what is there is not measured again, so the same command goes on
 # with the rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and
 # $REPEATS (5, in long cases 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for
 # peers, $GGUF a file of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with.
-# int8, generation and busy fetch the pretrained models; int8 reads the prompts in $LAZYLLM_TEST_DATA/longbench, by
-# default ../shared/data/longbench.
+# int8, generation, serving and busy fetch the pretrained models; int8 and serving read the prompts in
+# $LAZYLLM_TEST_DATA/longbench, by default ../shared/data/longbench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft overhead attention decode int8 peers generation busy
+(($#)) || set -- micro ttft overhead attention decode int8 peers generation serving busy
 declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [overhead]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
-  [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [busy]=lazyllm-generate)
+  [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
   [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of ${!program[*]}" >&2; exit 2; }
@@ -273,6 +273,27 @@ run_generation() {
   done
   python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
     "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS --context TOKENS ${fixed[*]/#*\//}"
+}
+
+serving_cases=(
+  "smollm2 auto:1.5x"
+  "smollm2 @examples/models/presets/smollm2.json#2.34x"
+  "smollm2 @examples/models/presets/smollm2.json#2.34x --max-revived 32"
+  "qwen2.5-coder-0.5b @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
+)
+
+run_serving() {
+  echo "== Serving =="
+  local files=() case model schedule options
+  local fixed=(--dtype bf16 --threads "$threads" --slots 4 --load 80 --prompt-tokens 2048)
+  for case in "${serving_cases[@]}"; do
+    read -r model schedule options <<<"$case"
+    # shellcheck disable=SC2086
+    measure "$results/serving-${case//[ :,\/@#]/-}.json" --json= "$bin/serving_bench" --schedule "$schedule" $options \
+      --model "$(bash examples/models/fetch.sh "$model")" --data "${LAZYLLM_TEST_DATA:-../shared/data}/longbench" "${fixed[@]}"
+  done
+  python3 bench/make_tables.py serving "${files[@]}" docs/benchmarks.md --context "$context" --command \
+    "serving_bench --model MODEL --schedule SCHEDULE --max-revived N --data longbench ${fixed[*]}"
 }
 
 busy_cases=(

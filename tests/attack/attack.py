@@ -136,8 +136,13 @@ def int8(*arguments):
     return ["--model", TINY, "--data", "data.jsonl", "--threads", "1", "--tokens", "2", "--json", "old.json", *arguments]
 
 
+def serving(*arguments):
+    return ["--model", TINY, "--data", "data.jsonl", "--threads", "1", "--conversations", "1", "--answer-tokens", "2", "--repeats", "1",
+            "--schedule", "dense", "--json", "old.json", *arguments]
+
+
 PROGRAMS = {"lazyllm-generate": generate, "lazyllm-evaluate": evaluate, "lazyllm-calibrate": calibrate, "ttft_bench": bench,
-            "attention_bench": attention, "int8_loss": int8}
+            "attention_bench": attention, "int8_loss": int8, "serving_bench": serving}
 NUMBERS = {
     "lazyllm-generate": ("--max-tokens", "--temperature", "--top-p", "--seed", "--repeats", "--threads", "--context",
                          "--protect-first", "--protect-last", "--max-revived", "--decode-revived", "--first-revived",
@@ -148,6 +153,7 @@ NUMBERS = {
     "ttft_bench": ("--prompt", "--batch", "--threads", "--generate", "--repeats", "--overhead-turns", "--seconds"),
     "attention_bench": ("--keys", "--rows", "--head-dim", "--group", "--heads", "--kept", "--threads", "--repeats"),
     "int8_loss": ("--prompts-limit", "--prompt-tokens", "--tokens", "--threads"),
+    "serving_bench": ("--conversations", "--prompt-tokens", "--follow-up-tokens", "--answer-tokens", "--slots", "--load", "--threads"),
 }
 # Numbers of tokens, which no model has 2^62 of: with another one a sum would not fit.
 TOKENS = {
@@ -156,6 +162,7 @@ TOKENS = {
     "lazyllm-evaluate": ("--max-tokens", "--longest-answer", "--protect-first"),
     "lazyllm-calibrate": ("--protect-first", "--protect-last", "--max-revived", "--decode-revived"),
     "int8_loss": ("--prompt-tokens", "--tokens"),
+    "serving_bench": ("--prompt-tokens", "--follow-up-tokens", "--answer-tokens"),
 }
 PATHS = {
     "lazyllm-generate": ("--model", "--tokenizer", "--prompt-file", "--json", "--trace", "--logits", "--report"),
@@ -164,6 +171,7 @@ PATHS = {
     "ttft_bench": ("--json",),
     "attention_bench": ("--json",),
     "int8_loss": ("--model", "--tokenizer", "--data", "--json"),
+    "serving_bench": ("--model", "--tokenizer", "--data", "--json"),
 }
 
 

@@ -23,6 +23,7 @@ class DecoderAdapter final : public AnyDecoder {
   std::span<const float> step(Tokens tokens) override { return decoder_.step(tokens); }
   RowsView<const float> step_all(std::span<const Tokens> tokens) override { return decoder_.step_all(tokens); }
   void clear() override { decoder_.clear(); }
+  void clear(Index s) override { decoder_.clear(s); }
   void observe_layers(LayerObserver observer) override { decoder_.observe_layers(std::move(observer)); }
   void use_graphs() override {
     if constexpr (is_lazy) {

@@ -31,6 +31,7 @@ class AnyDecoder {
   virtual std::span<const float> step(Tokens tokens) = 0;
   virtual RowsView<const float> step_all(std::span<const Tokens> tokens) = 0;
   virtual void clear() = 0;
+  virtual void clear(Index s) = 0;
   virtual void observe_layers(LayerObserver observer) = 0;
   /// From now on, decode steps replay CUDA graphs. Throws `std::invalid_argument` for a dense decoder and on the CPU.
   virtual void use_graphs() = 0;

@@ -54,16 +54,18 @@ class DecoderState {
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
 
  protected:
-  /// Checks that the step fits, and joins its tokens; nothing else has changed when it throws. `history(s)` is the
-  /// length of sequence s.
+  /// Checks that the step fits, joins its tokens and lists the sequences that have some; nothing else has changed when
+  /// it throws. `history(s)` is the length of sequence s.
   template <class History>
   void start(std::span<const Tokens> tokens, const History& history) {
     if (std::ssize(tokens) != size_.sequences) {
       fail("a step of ", tokens.size(), " sequences, the decoder has ", size_.sequences);
     }
     tokens_.clear();
+    running_.clear();
     for (Index s = 0; s < size_.sequences; ++s) {
       const Tokens own = tokens[static_cast<std::size_t>(s)];
+      if (own.empty()) continue;
       const Index length = history(s) + std::ssize(own);
       check_length(model_->config(), length);
       if (length > size_.capacity) {
@@ -72,19 +74,22 @@ class DecoderState {
       }
       model_->check(own);
       tokens_.insert(tokens_.end(), own.begin(), own.end());
+      running_.push_back(s);
     }
+    if (running_.empty()) fail("a step has 0 tokens, at least 1 is needed");
+    resources_.caches.use(running_);
   }
 
   void observe(const lazyllm::LayerPlan& plan) const {
     if (observer_) observer_(plan);
   }
 
-  /// `last` `[sequences x hidden_size]` to logits in host memory.
+  /// `last` `[sequences of the step x hidden_size]` to logits in host memory.
   RowsView<const float> logits(RowsView<const T> last) {
-    const RowsView<T> normed =
-        resources_.take(context_, resources_.normed, size_.sequences, model_->config().hidden_size);
-    model_->logits(context_, last, normed, logits_.rows());
-    return Device::download(context_, logits_.rows());
+    const RowsView<T> normed = resources_.take(context_, resources_.normed, last.rows, model_->config().hidden_size);
+    const RowsView<float> logits = logits_.rows().subrows(0, last.rows);
+    model_->logits(context_, last, normed, logits);
+    return Device::download(context_, logits);
   }
 
   static std::span<const float> first(RowsView<const float> logits) {
@@ -96,6 +101,7 @@ class DecoderState {
   KvCacheSize size_;
   BlockResources<T, Device> resources_;
   std::vector<TokenId> tokens_;  // of the step, all sequences one after the other
+  std::vector<Index> running_;   // the sequences of the step
   LayerObserver observer_;
   typename Context::template Buffer<float> logits_;
 };
@@ -113,13 +119,16 @@ class DenseDecoder : public DecoderState<T, Device> {
   /// the vocabulary, `lazyllm::cuda_error` without device memory; the sequence is then as before the step.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
-  /// The same for all sequences at once, with at least one token for each: the logits `[sequences x vocab]`. Throws
-  /// `std::invalid_argument`, too, unless there is one list of tokens for each sequence.
+  /// The same for several sequences at once: `tokens` has a list for each sequence of the decoder; those whose list is
+  /// empty are not in the step. The logits `[sequences of the step x vocab]`. Throws `std::invalid_argument`, too,
+  /// unless there is one list of tokens for each sequence.
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     const ModelConfig& config = this->model_->config();
     extents_.clear();
-    for (std::size_t s = 0; s < tokens.size(); ++s) extents_.push_back({lengths_[s], std::ssize(tokens[s])});
+    for (const Index s : this->running_) {
+      extents_.push_back({length(s), std::ssize(tokens[static_cast<std::size_t>(s)])});
+    }
     plan_.start(extents_);
     const RowsView<T> hidden =
         this->resources_.take(this->context_, hidden_, std::ssize(this->tokens_), config.hidden_size);
@@ -142,6 +151,8 @@ class DenseDecoder : public DecoderState<T, Device> {
 
   /// Forgets all sequences.
   void clear() { lengths_.assign(lengths_.size(), 0); }
+  /// Forgets one.
+  void clear(Index s) { lengths_[static_cast<std::size_t>(s)] = 0; }
 
  private:
   std::vector<Index> lengths_;
@@ -188,7 +199,8 @@ class LazyDecoder : public DecoderState<T, Device> {
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
-    for (std::size_t s = 0; s < tokens.size(); ++s) {
+    for (const Index running : this->running_) {
+      const auto s = static_cast<std::size_t>(running);
       entries_.push_back({.sequence = &sequences_[s],
                           .pruner = &pruners_[s],
                           .new_tokens = std::ssize(tokens[s]),
@@ -204,7 +216,7 @@ class LazyDecoder : public DecoderState<T, Device> {
       } else {
         run_layers(std::ssize(layers_) - 1);
       }
-      if (step_.hidden().rows == std::ssize(tokens)) logits = this->logits(step_.hidden());
+      if (step_.hidden().rows == std::ssize(entries_)) logits = this->logits(step_.hidden());
     });
     const lazyllm::StepOutput<T> output = step_.end();
     if (!output.failures.empty()) std::rethrow_exception(output.failures.front().error);
@@ -219,6 +231,8 @@ class LazyDecoder : public DecoderState<T, Device> {
   void clear() {
     for (Sequence& sequence : sequences_) sequence.clear();
   }
+  /// Forgets one.
+  void clear(Index s) { sequences_[static_cast<std::size_t>(s)].clear(); }
 
   /// Whether the layers between two pruning layers of a decode step are a graph each from now on. Throws
   /// `std::invalid_argument` on a device without graphs.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct KvCacheSize {
 };
 
 /// K and V of the sequences of a decoder in all layers, in the memory of `Device`: each sequence's in one piece, or in
-/// pages of one pool. A token's place is its position. Uninitialised until written.
+/// pages of one pool. A token's place is its position. Uninitialised until written. A step may run some of the
+/// sequences; at first it runs all.
 template <class T, class Device>
 class KvCaches {
  public:
@@ -63,20 +65,27 @@ class KvCaches {
       view.keys = memory_.data() + (paged ? 0 : s * view.page_stride);
       view.values = view.keys + values;
       if (paged) view.page_table = page_tables_.data() + s * pages;
-      views_.push_back(view);
+      all_.push_back(view);
     }
+    views_ = all_;
   }
 
-  /// One for each sequence.
+  /// The next steps run these sequences, in this order.
+  void use(std::span<const Index> sequences) {
+    views_.clear();
+    for (const Index s : sequences) views_.push_back(all_[static_cast<std::size_t>(s)]);
+  }
+
+  /// One for each sequence of the step.
   const std::vector<KvView<T>>& views() const { return views_; }
 
-  /// The keys of a sequence in a layer as the library's scoring reads them.
+  /// The keys of sequence s of the step in a layer, as the library's scoring reads them.
   auto key_view(Index s, Index layer) const {
     return Device::key_view(views_[static_cast<std::size_t>(s)], layer, kv_heads_);
   }
 
   /// Tokens that each sequence has room for.
-  Index capacity() const { return views_.front().capacity; }
+  Index capacity() const { return all_.front().capacity; }
 
   Index bytes() const { return memory_.bytes(); }
 
@@ -84,7 +93,7 @@ class KvCaches {
   Index kv_heads_;
   typename Device::template Array<T> memory_;  // all keys, then all values
   typename Device::template Array<std::int32_t> page_tables_;
-  std::vector<KvView<T>> views_;
+  std::vector<KvView<T>> all_, views_;  // of all sequences, of those of the step
 };
 
 }  // namespace llama

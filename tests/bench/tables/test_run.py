@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
-DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "generation", "busy"))
+DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "generation", "serving", "busy"))
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
 
@@ -28,6 +28,11 @@ TTFT = {name: 1.0 for name in (
 INT8 = {"model": "/models/tiny", "dtype": "bf16", "threads": 2, "prompts": 16, "prompt_tokens": 2048, "tokens": 512,
         "kl": 0.01234, "equal_percent": 97.5, "prefill_ms": 800.0, "int8_prefill_ms": 700.0, "decode_ms": 9.0,
         "int8_decode_ms": 6.0}
+SERVED = {"conversations_per_minute": 6.0, "first_token_ms": {"p50": 3000.0, "p90": 5000.0}, "second_turn_first_token_ms": {"p50": 300.0, "p90": 400.0},
+          "between_tokens_ms": {"p50": 50.0, "p99": 500.0}}
+SERVING = {"model": "/models/tiny", "weights": "bf16", "schedule": "@examples/models/presets/tiny.json#3x", "max_revived": None, "threads": 2,
+           "conversations": 12, "slots": 4, "prompt_tokens": 2748.9, "follow_up_tokens": 64, "answer_tokens": 32, "repeats": 2,
+           "loads": [{"load_percent": percent, "dense": SERVED, "lazy": SERVED | {"conversations_per_minute": 9.0}} for percent in (None, 80.0)]}
 TIMES = {"second": 60.0, "third_to_9th": 10.0, "later": None, "p50": 10.0, "p99": 60.0}
 GENERATION = {"model": "/models/tiny", "dtype": "bf16", "isa": "avx512_bf16", "schedule": "2:0.5", "preset": "@examples/models/presets/tiny.json#3x",
               "repeats": 3, "prompt_tokens": 64, "ttft_speedup": 2.0, "ideal_ttft_speedup": 2.0, "behind_dense_from": None} | {
@@ -76,7 +81,7 @@ class Run(Repository):
         self.write("examples/models/fetch.sh", 'echo "/models/$1"\n')
         # Each fails in call number `fail_at`, which is a file beside it, and says which processes its parent has beside it.
         for name, result in {"attention_bench": [CASE], "ttft_bench": TTFT | {"shape": "tiny", "repeats": 3}, "int8_loss": INT8,
-                             "lazyllm-generate": GENERATION}.items():
+                             "lazyllm-generate": GENERATION, "serving_bench": SERVING}.items():
             self.write(f"build/release/bin/{name}", f"""#!{sys.executable}
 import json, os, pathlib, sys
 here = pathlib.Path(__file__).parent
@@ -165,6 +170,18 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
             self.assertTrue(any(call.startswith(f"{start} {ask} --json=") and call.endswith(f" ISA={isa}") for call in calls), start)
         self.assertEqual(len(set(calls)), len(calls))
         self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 2.00 of 2.00 |", self.document())
+
+    def test_serving(self):
+        done = self.run_script("serving", LAZYLLM_TEST_DATA="data")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.calls()[0].split(" --json=")[0], "--schedule auto:1.5x --model /models/smollm2 --data data/longbench "
+                                                               "--dtype bf16 --threads 2 --slots 4 --load 80 --prompt-tokens 2048")
+        self.assertTrue(any("#2.34x --max-revived 32 --model" in call for call in self.calls()))
+        document = self.document()
+        for load in ("all at once", "80 %"):
+            self.assertIn(f"| tiny | `@presets/tiny.json#3x` | {load} | 6.0 → 9.0 | 3.00 → 3.00 | 5.00 → 5.00 | 0.30 → 0.30 | 0.40 → 0.40 | "
+                          "50 → 50 | 500 → 500 |", document)
+        self.assertEqual(document.count("12 conversations in each of 2 runs, at most 4 at once: a prompt of 2749 tokens on average"), 1)
 
     def busy_processes(self):
         """Those beside each call."""

@@ -23,6 +23,7 @@ class CountingDecoder : public AnyDecoder {
   }
   RowsView<const float> step_all(std::span<const Tokens>) override { return {}; }
   void clear() override { next_ = first_, length_ = 0; }
+  void clear(Index) override { clear(); }
   void observe_layers(LayerObserver) override {}
   void use_graphs() override {}
   Index length(Index) const override { return length_; }

@@ -155,6 +155,67 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
   }
 }
 
+TEST_CASE("steps of some of the sequences, which come and go, give what each sequence gives alone") {
+  constexpr Index capacity = 100;
+  constexpr std::size_t slots = 4;
+  std::mt19937 random(6);
+  for (const char* name : small_models) {
+    const Model<float> model(small_model(name), 2);
+    const Pruner pruner(lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {3, 0.4}}),
+                        lazyllm::AttentionScore{.last_queries = 3, .over_layers = true});
+    LazyDecoder<float> lazy(model, {capacity, slots}, 2, pruner);
+    DenseDecoder<float> dense(model, {capacity, slots}, 2);
+    std::vector<std::unique_ptr<LazyDecoder<float>>> lazy_alone(slots);
+    std::vector<std::unique_ptr<DenseDecoder<float>>> dense_alone(slots);
+    Index some = 0, all_of_them = 0;
+    for (int step = 0; step < 40; ++step) {
+      std::vector<std::vector<TokenId>> tokens(slots);
+      std::vector<std::size_t> running;
+      for (std::size_t s = 0; s < slots; ++s) {
+        const unsigned choice = random() % 8;
+        if (choice == 0 || (dense_alone[s] && dense_alone[s]->length() > capacity - 40)) {  // another request comes
+          const auto slot = static_cast<Index>(s);
+          lazy.clear(slot);
+          dense.clear(slot);
+          CHECK(lazy.length(slot) == 0);
+          CHECK(dense.length(slot) == 0);
+          dense_alone[s].reset();
+        }
+        if (choice < 3) continue;
+        if (!dense_alone[s]) {
+          lazy_alone[s] = std::make_unique<LazyDecoder<float>>(model, capacity, 2, pruner);
+          dense_alone[s] = std::make_unique<DenseDecoder<float>>(model, capacity, 2);
+          tokens[s] = random_tokens(random, 20 + static_cast<Index>(random() % 20), model.config().vocab);
+        } else {
+          tokens[s] = random_tokens(random, 1, model.config().vocab);
+        }
+        running.push_back(s);
+      }
+      if (running.empty()) continue;
+      ++(running.size() == slots ? all_of_them : some);
+      const std::vector<Tokens> lists(tokens.begin(), tokens.end());
+      const RowsView<const float> lazy_logits = lazy.step_all(lists);
+      const RowsView<const float> dense_logits = dense.step_all(lists);
+      CHECK(lazy_logits.rows == std::ssize(running));
+      CHECK(dense_logits.rows == std::ssize(running));
+      for (std::size_t i = 0; i < running.size(); ++i) {
+        const std::size_t s = running[i];
+        const auto row = static_cast<Index>(i);
+        const auto same = [&](const RowsView<const float>& together, std::span<const float> alone) {
+          CHECK(llama::test::relative_error(std::span(together.row(row), alone.size()), alone) <= 1e-5F);
+        };
+        same(lazy_logits, lazy_alone[s]->step(tokens[s]));
+        same(dense_logits, dense_alone[s]->step(tokens[s]));
+        CHECK(std::ranges::equal(lazy.sequence(static_cast<Index>(s)).depths(), lazy_alone[s]->sequence().depths()));
+      }
+    }
+    CHECK(some > 10);
+    CHECK(all_of_them > 2);
+    CHECK_THROWS_WITH_AS(lazy.step_all(std::vector<Tokens>(slots)), doctest::Contains("0 tokens"),
+                         std::invalid_argument);
+  }
+}
+
 TEST_CASE("bfloat16: every way to keep everything equals the dense path bit for bit, and schedules prune and revive") {
   std::mt19937 random(4);
   for (const char* name : small_models) {
