@@ -380,8 +380,7 @@ def serving_tables(paths):
                 return " → ".join(values)
 
             percent = load["load_percent"]
-            limit = "" if run["max_revived"] is None else f", at most {run['max_revived']} revived"
-            rows.append([pathlib.Path(run["model"]).name, schedule_of(run) + limit, "all at once" if percent is None else f"{percent:g} %",
+            rows.append([pathlib.Path(run["model"]).name, schedule_of(run), "all at once" if percent is None else f"{percent:g} %",
                          both(".1f", "conversations_per_minute"),
                          *(both(".2f", f"{turn}first_token_ms", at) for turn in ("", "second_turn_") for at in ("p50", "p90")),
                          *(both(".0f", "between_tokens_ms", at) for at in ("p50", "p99"))])

@@ -278,22 +278,19 @@ run_generation() {
 serving_cases=(
   "smollm2 auto:1.5x"
   "smollm2 @examples/models/presets/smollm2.json#2.34x"
-  "smollm2 @examples/models/presets/smollm2.json#2.34x --max-revived 32"
-  "qwen2.5-coder-0.5b @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
 )
 
 run_serving() {
   echo "== Serving =="
-  local files=() case model schedule options
-  local fixed=(--dtype bf16 --threads "$threads" --slots 4 --load 80 --prompt-tokens 2048)
+  local files=() case model schedule
+  local fixed=(--dtype bf16 --threads "$threads" --slots 4 --load 80 --prompt-tokens 2048 --conversations 8)
   for case in "${serving_cases[@]}"; do
-    read -r model schedule options <<<"$case"
-    # shellcheck disable=SC2086
-    measure "$results/serving-${case//[ :,\/@#]/-}.json" --json= "$bin/serving_bench" --schedule "$schedule" $options \
+    read -r model schedule <<<"$case"
+    measure "$results/serving-${case//[ :,\/@#]/-}.json" --json= "$bin/serving_bench" --schedule "$schedule" \
       --model "$(bash examples/models/fetch.sh "$model")" --data "${LAZYLLM_TEST_DATA:-../shared/data}/longbench" "${fixed[@]}"
   done
   python3 bench/make_tables.py serving "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "serving_bench --model MODEL --schedule SCHEDULE --max-revived N --data longbench ${fixed[*]}"
+    "serving_bench --model MODEL --schedule SCHEDULE --data longbench ${fixed[*]}"
 }
 
 busy_cases=(

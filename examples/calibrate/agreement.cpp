@@ -8,18 +8,31 @@
 
 namespace llama {
 
-Reference make_reference(AnyDecoder& dense, std::vector<TokenId> prompt, Index most, Tokens stop) {
+Reference make_reference(AnyDecoder& dense, std::vector<TokenId> prompt, Index most, Tokens stop, Tokens follow_up) {
   Sampler greedy{Sampling{}};
-  Reference reference{std::move(prompt), {}, {}};
+  Reference reference;
+  const auto answer = [&](Tokens question) {
+    reference.tokens.clear();
+    reference.logits.clear();
+    std::span<const float> logits = dense.step(question);
+    for (;;) {
+      reference.logits.insert(reference.logits.end(), logits.begin(), logits.end());
+      reference.tokens.push_back(greedy.draw(logits));
+      const bool stopped = std::ranges::find(stop, reference.tokens.back()) != stop.end();
+      if (stopped || std::ssize(reference.tokens) >= most) return;
+      logits = dense.step({&reference.tokens.back(), 1});
+    }
+  };
+  reference.prompt = std::move(prompt);
   dense.clear();
-  std::span<const float> logits = dense.step(reference.prompt);
-  for (;;) {
-    reference.logits.insert(reference.logits.end(), logits.begin(), logits.end());
-    reference.tokens.push_back(greedy.draw(logits));
-    const bool stopped = std::ranges::find(stop, reference.tokens.back()) != stop.end();
-    if (stopped || std::ssize(reference.tokens) >= most) return reference;
-    logits = dense.step({&reference.tokens.back(), 1});
-  }
+  answer(reference.prompt);
+  if (follow_up.empty()) return reference;
+  reference.follow_up.assign(1, reference.tokens.back());
+  reference.follow_up.insert(reference.follow_up.end(), follow_up.begin(), follow_up.end());
+  reference.first_answer = std::move(reference.tokens);
+  reference.first_answer.pop_back();
+  answer(reference.follow_up);
+  return reference;
 }
 
 double kl_divergence(std::span<const float> p, std::span<const float> q) {
@@ -45,6 +58,10 @@ Outcome agree(AnyDecoder& lazy, const Reference& reference) {
   Outcome outcome{.positions = std::ssize(reference.tokens)};
   lazy.clear();
   std::span<const float> logits = lazy.step(reference.prompt);
+  if (!reference.follow_up.empty()) {
+    for (const TokenId& token : reference.first_answer) lazy.step({&token, 1});
+    logits = lazy.step(reference.follow_up);
+  }
   for (std::size_t i = 0;; ++i) {
     const auto dense = std::span(reference.logits).subspan(i * vocab, vocab);
     outcome.equal += greedy.draw(logits) == reference.tokens[i];

@@ -42,7 +42,7 @@ using namespace llama;
 
 struct Options {
   ModelOptions model;
-  std::string data, out;
+  std::string data, out, follow_up;
   Index prompts_limit = 32;
   Index prompt_tokens = 0;
   Index tokens = 16;
@@ -71,12 +71,14 @@ struct EncodedPrompt {
 };
 
 /// The first prompts, cut in the middle where they are too long or, with the answer, do not fit the model.
-std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelConfig& config,
-                                          const Tokenizer& tokenizer) {
-  const Index longest = longest_sequence(config) - options.tokens;
+std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelConfig& config, const Tokenizer& tokenizer,
+                                          Index follow_up) {
+  const Index turns = follow_up > 0 ? 2 : 1;
+  const Index room = longest_sequence(config) - follow_up;
+  const Index longest = options.tokens > room / turns ? 0 : room - turns * options.tokens;
   if (longest < 2) {
-    fail("--tokens ", options.tokens, " is out of range 1 to ", longest + options.tokens - 2,
-         ": what the model can run, less a prompt");
+    fail("--tokens ", options.tokens, " is out of range 1 to ", std::max<Index>(0, (room - 2) / turns),
+         ": what the model can run, less a prompt", follow_up > 0 ? " and the --follow-up" : "");
   }
   const Index most = options.prompt_tokens == 0 ? longest : std::min(longest, options.prompt_tokens);
   std::vector<Prompt> prompts = read_prompts(options.data);
@@ -163,7 +165,7 @@ std::string in_words(const lazyllm::Preset& preset) {
 class Calibration {
  public:
   Calibration(const Options& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
-              std::vector<EncodedPrompt> prompts)
+              std::vector<EncodedPrompt> prompts, Tokens follow_up)
       : options_(options),
         name_(std::filesystem::canonical(options.model.path).filename().string()),
         given_(given_preset(options, checkpoint.config())),
@@ -176,16 +178,15 @@ class Calibration {
             checkpoint.config(), options.model.placement,
             [&] { return open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement); })),
         capacity_(options.tokens) {
-    for (const EncodedPrompt& prompt : prompts) {
-      capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + options.tokens);
-    }
+    const Index more = follow_up.empty() ? options.tokens : 2 * options.tokens + std::ssize(follow_up);
+    for (const EncodedPrompt& prompt : prompts) capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + more);
     const std::vector<TokenId> stop = stop_tokens(model_->config(), &tokenizer);
     const auto dense = with_memory_for_keys(model_->config(), options.model.placement.dtype, capacity_,
                                             [&] { return model_->dense(capacity_); });
     ProgressBar progress(std::ssize(prompts));
     std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
-      references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop));
+      references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop, follow_up));
       progress.advance(false, "dense");
     }
   }
@@ -224,7 +225,7 @@ class Calibration {
   nlohmann::ordered_json settings() const {
     Fingerprint fingerprint;
     for (const Reference& reference : references_) {
-      for (const auto* tokens : {&reference.prompt, &reference.tokens}) {
+      for (const auto* tokens : {&reference.prompt, &reference.first_answer, &reference.follow_up, &reference.tokens}) {
         fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
       }
     }
@@ -336,7 +337,10 @@ void calibrate(const Options& options) {
   options.check_outputs();
   const Checkpoint checkpoint(options.model.path);
   const auto tokenizer = open_tokenizer_for(options.model, checkpoint.config());
-  Calibration(options, checkpoint, *tokenizer, encode_prompts(options, checkpoint.config(), *tokenizer)).run();
+  const std::vector<TokenId> follow_up = tokenizer->encode(options.follow_up, false);
+  Calibration(options, checkpoint, *tokenizer,
+              encode_prompts(options, checkpoint.config(), *tokenizer, std::ssize(follow_up)), follow_up)
+      .run();
 }
 
 }  // namespace
@@ -366,6 +370,9 @@ int main(int argc, char** argv) {
   add_number(app, "--prompt-tokens", options.prompt_tokens,
              "cut longer prompts in the middle; 0: what the model can run", {.least = 0});
   add_chat_option(app, options.chat);
+  app.add_option("--follow-up", options.follow_up,
+                 "compare the answers to this second turn, which follows the dense run's answer to the prompt: a text "
+                 "that has what a chat template would put around it");
   add_pruning_options(app, options.pruning, ScheduleForms::preset);
   for (const auto& [option, value] : {std::pair("--schedule", "search"),
                                       {"--score", "searched"},

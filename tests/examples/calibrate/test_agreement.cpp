@@ -104,6 +104,45 @@ TEST_CASE("agreement: against every position run anew, with textbook probabiliti
   CHECK(equal_after_others > 0);
 }
 
+TEST_CASE("agreement: of two turns the second answer counts, after the first one and the follow-up") {
+  const auto model = open_named("gqa2_6_layers");
+  const auto dense = model->dense(128);
+  const auto lazy = model->lazy(128, make_pruner(preset("2:0.3,4:0.5", "mean:4", 2, 3)));
+  const std::vector<TokenId> follow_up = {5, 50, 7, 70, 9};
+  const Reference first = make_reference(*dense, made_up_prompt(60), 6, {});
+  const Reference second = make_reference(*dense, made_up_prompt(60), 6, {}, follow_up);
+  CHECK(second.prompt == first.prompt);
+  CHECK(std::ranges::equal(second.first_answer, std::span(first.tokens).first(5)));
+  CHECK(second.follow_up.front() == first.tokens.back());
+  CHECK(std::ranges::equal(std::span(second.follow_up).subspan(1), follow_up));
+
+  std::vector<TokenId> text = second.prompt;
+  text.insert(text.end(), second.first_answer.begin(), second.first_answer.end());
+  text.insert(text.end(), second.follow_up.begin(), second.follow_up.end());
+  lazy->clear();
+  lazy->step(second.prompt);
+  for (const TokenId& token : second.first_answer) lazy->step({&token, 1});
+  auto lazy_logits = lazy->step(second.follow_up);
+  Outcome expected{.positions = 6};
+  REQUIRE(second.tokens.size() == 6);
+  for (const TokenId& token : second.tokens) {
+    dense->clear();
+    const auto dense_logits = dense->step(text);
+    CHECK(likeliest(dense_logits) == token);
+    expected.kl += kl_divergence(dense_logits, lazy_logits);
+    expected.equal += likeliest(lazy_logits) == token;
+    text.push_back(token);
+    lazy_logits = lazy->step({&token, 1});
+  }
+  const Outcome outcome = agree(*lazy, second);
+  CHECK(outcome.positions == 6);
+  CHECK(outcome.equal == expected.equal);
+  CHECK(outcome.kl == doctest::Approx(expected.kl).epsilon(1e-3));
+  CHECK(outcome.kl > 1e-4);
+  const auto all = model->lazy(128, make_pruner(lazyllm::Preset{}));
+  CHECK(agree(*all, second).kl < 1e-6);
+}
+
 TEST_CASE("agreement: the dense text ends with its first token that ends texts") {
   const auto model = open_named("gqa2_6_layers");
   const auto dense = model->dense(64);

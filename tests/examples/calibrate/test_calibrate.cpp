@@ -247,15 +247,40 @@ TEST_CASE("calibrate: options are obeyed") {
   CHECK(both.err.find("--decode-revived excludes --decode-rows") != std::string::npos);
 }
 
+TEST_CASE("calibrate: with --follow-up the second turn's answers are compared") {
+  const CalibrateProgram program;
+  const std::vector<std::string> given = {"--schedule", "2:0.5", "--decode-revived", "0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), given.begin(), given.end());
+    return more;
+  };
+  REQUIRE(program.run("one.json", with({})).status == 0);
+  REQUIRE(program.run("two.json", with({"--follow-up", "why not?"})).status == 0);
+  REQUIRE(program.run("same.json", with({"--follow-up", "why not?"})).status == 0);
+  const auto measured = [&](const std::string& name) {
+    return (*program.read(name)["presets"].begin())["measured"]["held_out"]["kl"].get<double>();
+  };
+  CHECK(measured("two.json") != measured("one.json"));
+  CHECK(measured("two.json") == measured("same.json"));
+  CHECK(measured("two.json") > 0);
+  const auto other = program.run("two.json", with({"--resume"}));
+  CHECK(other.status == 1);
+  CHECK(other.err.find("two.json.log.jsonl") != std::string::npos);
+  const auto long_one = program.run("long.json", with({"--tokens", "300", "--follow-up", "why not?"}));
+  CHECK(long_one.status == 1);
+  CHECK(long_one.err.find("--tokens 300 is out of range 1 to 2") != std::string::npos);
+  CHECK(long_one.err.find("less a prompt and the --follow-up") != std::string::npos);
+}
+
 TEST_CASE("calibrate: --help names every option and succeeds") {
   const auto result = CalibrateProgram().run("none.json", {"--help"});
   CHECK(result.status == 0);
   for (const char* option :
-       {"--model",         "--tokenizer",   "--data",           "--out",           "--prompts-limit",
-        "--prompt-tokens", "--chat",        "--schedule",       "--score",         "--protect-first",
-        "--protect-last",  "--max-revived", "--decode-revived", "--first-revived", "--continuations",
-        "--revive-from",   "--min-tokens",  "--decode-rows",    "--speedups",      "--tokens",
-        "--runs",          "--resume",      "--dtype",          "--threads",       "--weights"}) {
+       {"--model",       "--tokenizer",      "--data",          "--out",           "--prompts-limit", "--prompt-tokens",
+        "--chat",        "--follow-up",      "--schedule",      "--score",         "--protect-first", "--protect-last",
+        "--max-revived", "--decode-revived", "--first-revived", "--continuations", "--revive-from",   "--min-tokens",
+        "--decode-rows", "--speedups",       "--tokens",        "--runs",          "--resume",        "--dtype",
+        "--threads",     "--weights"}) {
     CAPTURE(option);
     CHECK(result.out.find(option) != std::string::npos);
   }

@@ -150,7 +150,8 @@ void measure(const Options& options) {
   const std::vector<Conversation> conversations = read_conversations(options, *tokenizer);
   const auto model = open_model(config, weights_of(checkpoint), options.model.placement);
   const KvCacheSize size(options.capacity(), options.slots);
-  const auto pruner = make_pruner(options.pruning, config.layers, widths_of(config));
+  const PruningOptions pruning = resolved(options.pruning, config.layers, widths_of(config));
+  const auto pruner = make_pruner(pruning, config.layers);
   const auto [dense, lazy] =
       with_memory_for_keys(config, options.model.placement.dtype, 2 * options.slots * options.capacity(),
                            [&] { return std::pair(model->dense(size), model->lazy(size, pruner)); });
@@ -165,7 +166,7 @@ void measure(const Options& options) {
       {"isa", best_isa()},
       {"threads", options.model.placement.threads},
       {"schedule", options.pruning.schedule},
-      {"max_revived", options.pruning.max_revived ? nlohmann::ordered_json(*options.pruning.max_revived) : nullptr},
+      {"pruning", to_json(pruning)},
       {"conversations", options.conversations},
       {"slots", options.slots},
       {"prompt_tokens", prompt_tokens / static_cast<double>(conversations.size())},
