@@ -75,6 +75,10 @@ std::vector<EncodedPrompt> encode_prompts(const Options& options, const ModelCon
                                           Index follow_up) {
   const Index turns = follow_up > 0 ? 2 : 1;
   const Index room = longest_sequence(config) - follow_up;
+  if (room < turns + 2) {
+    fail("--follow-up has ", follow_up, " tokens, out of range 1 to ", longest_sequence(config) - turns - 2,
+         ": what the model can run, less a prompt and two answers");
+  }
   const Index longest = options.tokens > room / turns ? 0 : room - turns * options.tokens;
   if (longest < 2) {
     fail("--tokens ", options.tokens, " is out of range 1 to ", std::max<Index>(0, (room - 2) / turns),
@@ -216,7 +220,11 @@ class Calibration {
       say("{} of {} are shorter than --min-tokens {}: presets of the file do not prune such ones", shorter,
           counted(std::ssize(references_), "prompt"), least);
     }
-    out_.commit(json_text(preset_file(name_, model_->config().layers, presets), 2) + "\n");
+    nlohmann::ordered_json file = preset_file(name_, model_->config().layers, presets);
+    if (!options_.follow_up.empty()) {
+      for (auto& preset : file["presets"]) preset["measured"]["follow_up"] = options_.follow_up;
+    }
+    out_.commit(json_text(file, 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 
@@ -371,8 +379,8 @@ int main(int argc, char** argv) {
              "cut longer prompts in the middle; 0: what the model can run", {.least = 0});
   add_chat_option(app, options.chat);
   app.add_option("--follow-up", options.follow_up,
-                 "compare the answers to this second turn, which follows the dense run's answer to the prompt: a text "
-                 "that has what a chat template would put around it");
+                 "compare the answers to this second prompt, which follows the dense run's answer to the first. --chat "
+                 "does not apply to it: write the template's text around it");
   add_pruning_options(app, options.pruning, ScheduleForms::preset);
   for (const auto& [option, value] : {std::pair("--schedule", "search"),
                                       {"--score", "searched"},

@@ -263,6 +263,11 @@ TEST_CASE("calibrate: with --follow-up the second turn's answers are compared") 
   CHECK(measured("two.json") != measured("one.json"));
   CHECK(measured("two.json") == measured("same.json"));
   CHECK(measured("two.json") > 0);
+  CHECK((*program.read("two.json")["presets"].begin())["measured"]["follow_up"] == "why not?");
+  CHECK_FALSE((*program.read("one.json")["presets"].begin())["measured"].contains("follow_up"));
+  const auto too_long = program.run("long.json", with({"--follow-up", std::string(600, 'x')}));
+  CHECK(too_long.status == 1);
+  CHECK(too_long.err.find("--follow-up has 6") != std::string::npos);
   const auto other = program.run("two.json", with({"--resume"}));
   CHECK(other.status == 1);
   CHECK(other.err.find("two.json.log.jsonl") != std::string::npos);

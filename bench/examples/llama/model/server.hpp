@@ -48,7 +48,8 @@ class Server {
           if (begun > ended) break;
           clock_ = arrivals[begun];  // nobody else is there
         }
-        slots_[s] = Running{.conversation = &conversations[begun], .since = arrivals[begun]};
+        slots_[s] = Running{
+            .conversation = &conversations[begun], .since = arrivals[begun], .prompt = conversations[begun].prompts[0]};
         decoder_.clear(static_cast<Index>(s));
         ++begun;
       }
@@ -62,7 +63,8 @@ class Server {
   /// A conversation that has a sequence.
   struct Running {
     const Conversation* conversation;
-    double since;  // when the turn's prompt came
+    double since;                 // when the turn's prompt came
+    std::vector<TokenId> prompt;  // of the turn: what has not run yet
     std::size_t turn = 0;
     Index answered = 0;      // tokens of the turn's answer
     TokenId token = 0;       // the last one
@@ -78,7 +80,7 @@ class Server {
     std::vector<Tokens> tokens(slots_.size());
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       const auto& slot = slots_[s];
-      if (&slot == prompt) tokens[s] = slot->conversation->prompts[slot->turn];
+      if (&slot == prompt) tokens[s] = slot->prompt;
       if (slot && slot->answered > 0) tokens[s] = Tokens(&slot->token, 1);
     }
     const Clock::time_point start = Clock::now();
@@ -105,7 +107,10 @@ class Server {
     slot->answered_at = clock_;
     if (++slot->answered < answer_tokens_) return 0;
     if (slot->turn == 0) {
-      slot = Running{.conversation = slot->conversation, .since = clock_, .turn = 1};
+      std::vector<TokenId> prompt(1, token);  // nothing has run it yet
+      const std::vector<TokenId>& second = slot->conversation->prompts[1];
+      prompt.insert(prompt.end(), second.begin(), second.end());
+      slot = Running{.conversation = slot->conversation, .since = clock_, .prompt = std::move(prompt), .turn = 1};
       return 0;
     }
     slot.reset();

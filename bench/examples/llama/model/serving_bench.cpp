@@ -52,19 +52,17 @@ struct Options {
   }
 };
 
+/// Each prompt, and the beginning of the next one as second prompt.
 std::vector<Conversation> read_conversations(const Options& options, const Tokenizer& tokenizer) {
   const std::vector<Prompt> prompts = read_prompts(options.data);
-  std::vector<std::vector<TokenId>> texts;
-  for (const Prompt& prompt : prompts) {
-    if (std::ssize(texts) > options.conversations) break;
-    texts.push_back(tokenizer.encode(prompt.text, true));
-  }
   std::vector<Conversation> conversations;
   for (Index i = 0; i < options.conversations; ++i) {
-    const auto text = [&](Index number) { return texts[static_cast<std::size_t>(number % std::ssize(texts))]; };
-    std::vector<TokenId> follow_up = text(i + 1);
+    const auto tokens = [&](Index number, bool add_bos) {
+      return tokenizer.encode(prompts[static_cast<std::size_t>(number % std::ssize(prompts))].text, add_bos);
+    };
+    std::vector<TokenId> follow_up = tokens(i + 1, false);
     follow_up.resize(std::min(follow_up.size(), static_cast<std::size_t>(options.follow_up_tokens)));
-    conversations.push_back({{cut_middle(text(i), options.prompt_tokens), std::move(follow_up)}});
+    conversations.push_back({{cut_middle(tokens(i, true), options.prompt_tokens), std::move(follow_up)}});
   }
   return conversations;
 }
@@ -161,6 +159,7 @@ void measure(const Options& options) {
   }
   const nlohmann::ordered_json result = {
       {"model", options.model.path},
+      {"device", options.model.placement.device},
       {"dtype", options.model.placement.dtype},
       {"weights", options.model.placement.int8 ? "int8" : options.model.placement.dtype},
       {"isa", best_isa()},
