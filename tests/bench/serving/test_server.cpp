@@ -31,7 +31,7 @@ class NotingDecoder : public AnyDecoder {
           tokens[s].empty() ? '.' : static_cast<char>((tokens[s].size() > 1 ? 'A' : 'a') + static_cast<int>(s));
       if (tokens[s].empty()) continue;
       std::vector<float> row(vocab);
-      row[static_cast<std::size_t>(tokens[s].back() + 1)] = 1;
+      row[static_cast<std::size_t>(tokens[s].back()) + 1] = 1;
       logits_.insert(logits_.end(), row.begin(), row.end());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -21,9 +22,10 @@ struct Conversation {
 
 /// What the users of a server see, in milliseconds.
 struct Served {
-  std::vector<double> first_tokens[2];  ///< for each turn: from the prompt's arrival to the first token of its answer
-  std::vector<double> between_tokens;   ///< of the answers
-  double whole = 0;                     ///< until all are answered
+  /// For each turn: from the prompt's arrival to the first token of its answer.
+  std::array<std::vector<double>, 2> first_tokens;
+  std::vector<double> between_tokens;  ///< of the answers
+  double whole = 0;                    ///< until all are answered
 };
 
 /// A server with continuous batching. A conversation takes a sequence of the decoder when it comes, or when the first

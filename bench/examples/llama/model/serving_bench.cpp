@@ -117,7 +117,7 @@ nlohmann::ordered_json measure_loads(const Options& options, AnyDecoder& dense, 
   const auto measure_load = [&](const nlohmann::ordered_json& percent, double mean_interval) {
     const auto served = [&](AnyDecoder& decoder, std::uint32_t turn) {
       Server server(decoder, options.slots, options.answer_tokens);
-      const Served result = server.run(conversations, arrivals(options.conversations, mean_interval, turn));
+      Served result = server.run(conversations, arrivals(options.conversations, mean_interval, turn));
       progress.advance(false, "");
       return result;
     };
