@@ -220,11 +220,7 @@ class Calibration {
       say("{} of {} are shorter than --min-tokens {}: presets of the file do not prune such ones", shorter,
           counted(std::ssize(references_), "prompt"), least);
     }
-    nlohmann::ordered_json file = preset_file(name_, model_->config().layers, presets);
-    if (!options_.follow_up.empty()) {
-      for (auto& preset : file["presets"]) preset["measured"]["follow_up"] = options_.follow_up;
-    }
-    out_.commit(json_text(file, 2) + "\n");
+    out_.commit(json_text(preset_file(name_, model_->config().layers, presets, options_.follow_up), 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 

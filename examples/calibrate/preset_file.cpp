@@ -19,7 +19,8 @@ Json to_json(const Agreement& agreement) {
 
 }  // namespace
 
-Json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets) {
+Json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets,
+                 const std::string& follow_up) {
   Json file = {{"format", 1}, {"model", model}, {"layers", layers}, {"default", presets.at(0).name}};
   for (const auto& [name, candidate, held_out, ttft_speedup] : presets) {
     Json& preset = file["presets"][name] = candidate.preset;
@@ -27,6 +28,7 @@ Json preset_file(const std::string& model, Index layers, const std::vector<Named
                           {"ttft_speedup", rounded(ttft_speedup)},
                           {"held_out", to_json(held_out)},
                           {"searched", to_json(candidate.agreement)}};
+    if (!follow_up.empty()) preset["measured"]["follow_up"] = follow_up;
   }
   return file;
 }

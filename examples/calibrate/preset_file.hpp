@@ -16,7 +16,9 @@ struct NamedPreset {
   double ttft_speedup = 1;  ///< by the clock
 };
 
-/// What `--schedule @FILE` reads. `presets` must not be empty; the first one is the default.
-nlohmann::ordered_json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets);
+/// What `--schedule @FILE` reads. `presets` must not be empty; the first one is the default. `follow_up` is the second
+/// prompt whose answers were compared, if there was one.
+nlohmann::ordered_json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets,
+                                   const std::string& follow_up = {});
 
 }  // namespace llama

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "examples/llama/program/counted.hpp"
+#include "examples/llama/program/timing.hpp"
 
 namespace llama {
 
@@ -31,14 +32,11 @@ DecodeTimes Run::decode_times() const {
                            decode.begin() + static_cast<std::ptrdiff_t>(end), 0.0) /
            static_cast<double>(end - first);
   };
-  std::vector<double> sorted(decode.begin(), decode.end());
-  std::ranges::sort(sorted);
-  const auto percentile = [&](std::size_t percent) { return sorted[(sorted.size() * percent + 99) / 100 - 1]; };
   times.second = decode[0];
   times.third_to_9th = mean(1, 8);
   times.later = mean(8, decode.size());
-  times.p50 = percentile(50);
-  times.p99 = percentile(99);
+  times.p50 = percentile({decode.begin(), decode.end()}, 50);
+  times.p99 = percentile({decode.begin(), decode.end()}, 99);
   return times;
 }
 

@@ -22,6 +22,12 @@ inline double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+/// The least value that at least `percent` percent of the values, which are at least one, do not exceed; above 0.
+inline double percentile(std::vector<double> values, std::size_t percent) {
+  std::ranges::sort(values);
+  return values[(values.size() * percent + 99) / 100 - 1];
+}
+
 /// How far the median of values like these may be from that of many more: twice its standard error. From 2 values on.
 inline double noise_of_median(const std::vector<double>& values) {
   const auto count = static_cast<double>(values.size());

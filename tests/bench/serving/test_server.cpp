@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "bench/examples/llama/model/server.hpp"
+#include "tests/examples/llama/idle_decoder.hpp"
 
 namespace llama {
 namespace {
 
 /// Answers each token with the next one, in a millisecond, and writes down what each step runs: a letter for each
 /// sequence, large where it runs more than one token, a point where it does not run.
-class NotingDecoder : public AnyDecoder {
+class NotingDecoder : public test::IdleDecoder {
  public:
   explicit NotingDecoder(std::size_t sequences) : lengths_(sequences) {}
 
   std::vector<std::string> steps;
   std::vector<Index> cleared;  ///< the length of each sequence that was forgotten
 
-  std::span<const float> step(Tokens) override { return {}; }
   RowsView<const float> step_all(std::span<const Tokens> tokens) override {
     REQUIRE(tokens.size() == lengths_.size());
     logits_.clear();
@@ -37,19 +37,11 @@ class NotingDecoder : public AnyDecoder {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return {logits_.data(), std::ssize(logits_) / vocab, vocab};
   }
-  void clear() override {}
+  using test::IdleDecoder::clear;
   void clear(Index s) override {
     cleared.push_back(lengths_[static_cast<std::size_t>(s)]);
     lengths_[static_cast<std::size_t>(s)] = 0;
   }
-  void observe_layers(LayerObserver) override {}
-  void use_graphs() override {}
-  Index length(Index) const override { return 0; }
-  double operations() const override { return 0; }
-  Index kv_bytes() const override { return 0; }
-  lazyllm::StepStats stats() const override { return {}; }
-  std::span<const lazyllm::Depth> depths(Index) const override { return {}; }
-  double computed_percent(Index, Index) const override { return 100; }
 
  private:
   static constexpr Index vocab = 64;

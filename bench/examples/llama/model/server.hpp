@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "examples/llama/base.hpp"
 #include "examples/llama/model/any_model.hpp"
+#include "examples/llama/model/sampler.hpp"
 #include "examples/llama/program/timing.hpp"
 #include "examples/llama/token_ids.hpp"
 
@@ -92,8 +92,7 @@ class Server {
     Index row = 0;
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       if (tokens[s].empty()) continue;
-      const float* const own = logits.row(row++);
-      ended += answer(slots_[s], static_cast<TokenId>(std::max_element(own, own + logits.width) - own));
+      ended += answer(slots_[s], greedy_.draw({logits.row(row++), static_cast<std::size_t>(logits.width)}));
     }
     return ended;
   }
@@ -122,6 +121,7 @@ class Server {
   AnyDecoder& decoder_;
   std::vector<std::optional<Running>> slots_;
   Index answer_tokens_;
+  Sampler greedy_{Sampling{}};
   double clock_ = 0;
   Served served_;
 };

@@ -80,13 +80,6 @@ std::vector<double> arrivals(Index conversations, double mean, std::uint32_t see
   return times;
 }
 
-/// The least value that at least `percent` of all are not above.
-double percentile(std::vector<double> values, double percent) {
-  std::ranges::sort(values);
-  const auto rank = static_cast<std::size_t>(std::ceil(percent / 100 * static_cast<double>(values.size())));
-  return values[std::max<std::size_t>(rank, 1) - 1];
-}
-
 nlohmann::ordered_json report(const std::vector<Served>& runs, Index conversations) {
   std::vector<double> rates, first_tokens[2], between_tokens;
   const auto append = [](std::vector<double>& to, const std::vector<double>& from) {
@@ -99,7 +92,8 @@ nlohmann::ordered_json report(const std::vector<Served>& runs, Index conversatio
   }
   const auto percentiles = [](const std::vector<double>& values) {
     nlohmann::ordered_json result;
-    for (const int percent : {50, 90, 99}) result["p" + std::to_string(percent)] = percentile(values, percent);
+    for (const std::size_t percent : {50U, 90U, 99U})
+      result["p" + std::to_string(percent)] = percentile(values, percent);
     return result;
   };
   return {{"conversations_per_minute", median(rates)},

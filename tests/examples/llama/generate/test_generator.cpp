@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "examples/llama/generate/generator.hpp"
+#include "tests/examples/llama/idle_decoder.hpp"
 
 namespace llama {
 namespace {
 
 /// Counts: the likeliest token of the first step after `clear` is `first`. Each step writes the name to the log.
-class CountingDecoder : public AnyDecoder {
+class CountingDecoder : public test::IdleDecoder {
  public:
   CountingDecoder(char name, std::string& log, std::size_t first = 0) : name_(name), log_(log), first_(first) {}
 
@@ -21,17 +22,9 @@ class CountingDecoder : public AnyDecoder {
     logits_[next_++] = 1;
     return logits_;
   }
-  RowsView<const float> step_all(std::span<const Tokens>) override { return {}; }
+  using test::IdleDecoder::clear;
   void clear() override { next_ = first_, length_ = 0; }
-  void clear(Index) override { clear(); }
-  void observe_layers(LayerObserver) override {}
-  void use_graphs() override {}
   Index length(Index) const override { return length_; }
-  double operations() const override { return 0; }
-  Index kv_bytes() const override { return 0; }
-  lazyllm::StepStats stats() const override { return {}; }
-  std::span<const lazyllm::Depth> depths(Index) const override { return {}; }
-  double computed_percent(Index, Index) const override { return 100; }
 
  private:
   char name_;
