@@ -51,7 +51,7 @@ struct SharedMembers {
   std::optional<lazyllm::AttentionScore> score = {};
   std::optional<Index> protect_first = {};
   std::optional<Index> protect_last = {};
-  Index max_revived = lazyllm::Selection::unlimited;
+  Index max_revived = lazyllm::recommended_max_revived;
   std::optional<Index> decode_revived = {};
   /// Where `decode_revived` is absent: the new token and the tokens that a decode step revives, which the pruning
   /// layers share. The host's kernels multiply up to 6 rows in one pass: one is left for a continuation.

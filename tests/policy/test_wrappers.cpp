@@ -98,7 +98,11 @@ TEST_CASE("KeepComputed keeps in decode steps what costs no work") {
   CHECK(selection.kind == Kind::top_k);
   CHECK(selection.k == 40);
   CHECK(selection.max_revived == 7);
-  CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 1)).max_revived == 5);
+  // Within it a limit is that of prompts, around it that of all steps.
+  CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 2)).max_revived == 5);
+  CHECK(KeepComputed{ReviveAtMost{half, 5}, 7}(at(40, 1)).max_revived == 7);
+  CHECK(KeepComputed{ReviveAtMost{half, 5}, 7, 9}(at(40, 1)).max_revived == 9);
+  CHECK(ReviveAtMost{KeepComputed{half, 7}, 5}(at(40, 1)).max_revived == 5);
   PrunePoint point = at(40, 1);
   for (const Index decoded_tokens : {0, 1, 2, 9}) {
     point.decoded_tokens = decoded_tokens;

@@ -134,9 +134,10 @@ TEST_CASE("preset: the pruner does what it says") {
                     .decoded_tokens = decoded_tokens});
   };
   CHECK(decode({}).k == 50);
+  CHECK(decode({}).max_revived == 5);
   CHECK(decode(2).k == 100);
   CHECK(decode(2).max_revived == 2);
-  CHECK(decode(7).max_revived == 5);
+  CHECK(decode(7).max_revived == 7);
   CHECK(decode(2, 4).max_revived == 4);
   CHECK(decode(2, 4, 1).max_revived == 2);
   CHECK_THROWS_WITH_AS(decode({}, 4), "lazyllm: preset: first_revived 4 needs decode_revived", invalid_argument);

@@ -101,6 +101,8 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK(preset.first_revived == 32);
   CHECK(preset.continuations == 2);
   CHECK(preset.revive_from == 18);
+  CHECK(preset.max_revived == recommended_max_revived);
+  CHECK(recommended(30, 1.5).max_revived == recommended_max_revived);
   CHECK(recommended(30, 1.5).revive_from == 18);
   CHECK(recommended(30, 1.5).decode_revived == 4);
   CHECK(recommended(30, 1.5).continuations == 4);

@@ -289,9 +289,9 @@ class LazyLLM:
         listed = [p for p in parked if p in continuations]
         others = sorted((p for p in parked if p not in listed), key=lambda p: (-scores[p], p))
         if self.decode_steps == 1 and self.first_revived is not None:
-            count = min(self.first_revived, self.max_revived)
+            count = self.first_revived
         elif layers_run >= self.revive_from:
-            count = min(self.decode_revived, self.max_revived)
+            count = self.decode_revived
         else:
             count = 0
         room = max(0, count - len(listed))

@@ -66,8 +66,11 @@ void add_pruning_options(CLI::App& app, PruningOptions& options, ScheduleForms f
   add_number(app, "--protect-last", options.protect_last, "always keep the last N tokens",
              {.least = 1, .most = any_count.most})
       ->default_str("1");
-  add_number(app, "--max-revived", options.max_revived,
-             "revive at most N tokens at each pruning layer of a step, the highest-scored ones", any_count)
+  add_number(
+      app, "--max-revived", options.max_revived,
+      "revive at most N tokens at each pruning layer of a later prompt's step, the highest-scored ones; of decode "
+      "steps, too, without --decode-revived",
+      any_count)
       ->default_str("all");
   add_number(app, "--decode-revived", options.decode_revived,
              "in decode steps keep all tokens that have been computed, and revive at most N others at each pruning "

@@ -53,10 +53,10 @@ struct ProtectMask {
   }
 };
 
-/// Revives at most `count` tokens at each pruning layer of a step, the highest-scored ones, so that a decode step does
-/// not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper. Acts only where the
-/// policy ranks tokens (`top_k`, `top_p`). Protected tokens are always revived, and count among them. The revived rows
-/// of all pruning layers so far run together.
+/// Revives at most `count` tokens at each pruning layer of a step, the highest-scored ones, so that a decode step or a
+/// short second prompt does not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper.
+/// Acts only where the policy ranks tokens (`top_k`, `top_p`). Protected tokens are always revived, and count among
+/// them. The revived rows of all pruning layers so far run together.
 template <SelectionPolicy Policy>
 struct ReviveAtMost {
   Policy policy;    ///< whose answer is edited
@@ -72,7 +72,8 @@ struct ReviveAtMost {
 
 /// Prunes in decode steps only what costs work: all active tokens that have been computed so far stay. Of the others,
 /// the `revived` highest-scored ones are revived at each pruning layer. The new token then sees all K/V that is there.
-/// In decode steps continuations take the place of what `policy` answers as `Selection::protect`.
+/// In decode steps its numbers and the continuations take the place of what `policy` answers as `max_revived` and
+/// `protect`. So `ReviveAtMost` within it limits the steps of prompts, around it all steps.
 template <SelectionPolicy Policy>
 struct KeepComputed {
   Policy policy;      ///< whose answer is edited
@@ -94,7 +95,7 @@ struct KeepComputed {
     const bool ranks = is_first || point.layers_run >= revive_from;
     selection.kind = ranks ? Selection::Kind::top_k : Selection::Kind::not_pruned_before;
     selection.k = point.active_tokens;
-    selection.max_revived = std::min(selection.max_revived, is_first ? *first_revived : revived);
+    selection.max_revived = is_first ? *first_revived : revived;
     const Index first = std::clamp<Index>(continuations, 0, std::ssize(point.continuations));
     selection.protect = point.continuations.first(detail::to_size(first));
     return selection;

@@ -20,11 +20,12 @@ namespace lazyllm {
 
 /// How a run prunes, as a file can hold it: one entry of what `lazyllm-calibrate` writes.
 struct Preset {
-  Schedule schedule = {};                    ///< keep ratios; without points nothing is pruned
-  AttentionScore score = {};                 ///< how tokens rank
-  Index protect_first = 0;                   ///< positions below it are always kept
-  Index protect_last = 1;                    ///< the last `protect_last` tokens are always kept
-  Index max_revived = Selection::unlimited;  ///< at each pruning layer of a step
+  Schedule schedule = {};     ///< keep ratios; without points nothing is pruned
+  AttentionScore score = {};  ///< how tokens rank
+  Index protect_first = 0;    ///< positions below it are always kept
+  Index protect_last = 1;     ///< the last `protect_last` tokens are always kept
+  /// At each pruning layer of a later prompt's step, and of decode steps without `decode_revived`.
+  Index max_revived = Selection::unlimited;
   /// In decode steps all tokens that have been computed stay, and this number of others is revived at each pruning
   /// layer, see `KeepComputed`; absent: decode steps prune like the prompt's.
   std::optional<Index> decode_revived = {};
@@ -41,6 +42,7 @@ struct Preset {
 /// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for
 /// `first_revived`, `continuations` or `revive_from` without `decode_revived`.
 inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
+  policy = ReviveAtMost<AnyPolicy>{std::move(policy), preset.max_revived};
   if (preset.min_tokens) policy = MinTokens<AnyPolicy>{std::move(policy), *preset.min_tokens};
   if (preset.decode_revived) {
     policy = KeepComputed<AnyPolicy>{std::move(policy), *preset.decode_revived, preset.first_revived,
@@ -53,8 +55,7 @@ inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset
     detail::fail("preset: revive_from ", *preset.revive_from, " needs decode_revived");
   }
   const ProtectLast<AnyPolicy> last{std::move(policy), preset.protect_last};
-  return TokenPruner<AnyPolicy>(ReviveAtMost{ProtectFirst{last, preset.protect_first}, preset.max_revived},
-                                preset.score);
+  return TokenPruner<AnyPolicy>(ProtectFirst{last, preset.protect_first}, preset.score);
 }
 
 /// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not

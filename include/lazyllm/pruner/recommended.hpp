@@ -32,6 +32,10 @@ struct LayerWidths {
 /// answer"). Where only the first token counts, 0 is better.
 inline constexpr Index recommended_min_tokens = 256;
 
+/// What presets have as `max_revived`. Without a limit the step of a second prompt of 32 tokens took 2 to 3 times
+/// dense's time, with this one hardly more than dense's; quality stayed as it was (docs/quality.md, "A second turn").
+inline constexpr Index recommended_max_revived = 8;
+
 /// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
 /// one model and checked on another (docs/quality.md). `speedup` is that of the prefill of 2048 tokens by operation
 /// count. Longer prompts get more of it, as attention is more of their work; the tokens that are always kept make it
@@ -93,6 +97,7 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .score = {.over_heads = Reduce::max, .last_queries = 32, .pooling = 15},
           .protect_first = 4,
           .protect_last = 32,
+          .max_revived = recommended_max_revived,
           // From 2x on 6 rows at most, the new token's among them: they hardly take longer than one.
           // At 1.5x fewer than 4 and 4 lost on one of two models (docs/quality.md).
           .decode_revived = mild ? 4 : 3,

@@ -264,7 +264,9 @@ TEST_CASE("the preset files that come with the models are whole") {
       const lazyllm::Preset preset = read_preset(fmt::format("{}#{}", file, name), shipped.layers);
       CHECK_FALSE(preset.schedule.points().empty());
       CHECK(preset.score.last_queries > 1);  // none ranks as the paper does
-      if (shipped.names == speedups) CHECK(preset.min_tokens == lazyllm::recommended_min_tokens);
+      if (shipped.names != speedups) continue;
+      CHECK(preset.max_revived == lazyllm::recommended_max_revived);
+      CHECK(preset.min_tokens == lazyllm::recommended_min_tokens);
     }
     CHECK_NOTHROW(read_preset(file, shipped.layers));  // the default
   }
