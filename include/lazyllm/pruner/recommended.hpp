@@ -32,8 +32,8 @@ struct LayerWidths {
 /// answer"). Where only the first token counts, 0 is better.
 inline constexpr Index recommended_min_tokens = 256;
 
-/// What presets have as `max_revived`. Without a limit the step of a second prompt of 32 tokens took 2 to 3 times
-/// dense's time, with this one hardly more than dense's. The KL of the answers became 0.83 to 1.17 times as high
+/// What presets have as `max_revived`. Without a limit the step of a second prompt of 32 tokens took 2.0 to 3.0 times
+/// dense's time, with this one 1.0 to 1.3 times. The KL of the answers became 0.83 to 1.17 times as high
 /// (docs/quality.md, "A second turn").
 inline constexpr Index recommended_max_revived = 8;
 
