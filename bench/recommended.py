@@ -62,5 +62,5 @@ def options(cuts, speedup):
     revived = ({"decode_revived": 3, "first_revived": 32, "continuations": 2} if speedup >= 2 else
                {"decode_revived": 4, "continuations": 4})
     last = {"revive_from": max(cuts)} if cuts else {}
-    return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, **revived,
-            **last, "min_tokens": 256}
+    return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, "max_revived": 8,
+            **revived, **last, "min_tokens": 256}

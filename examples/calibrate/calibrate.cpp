@@ -382,6 +382,7 @@ int main(int argc, char** argv) {
                                       {"--score", "searched"},
                                       {"--protect-first", "searched"},
                                       {"--protect-last", "searched"},
+                                      {"--max-revived", "of a search 8"},
                                       {"--decode-revived", "searched"},
                                       {"--first-revived", "of a search 32"},
                                       {"--continuations", "of a search 4"},

@@ -139,6 +139,7 @@ TEST_CASE("preset: the pruner does what it says") {
   CHECK(decode(2).max_revived == 2);
   CHECK(decode(7).max_revived == 7);
   CHECK(decode(2, 4).max_revived == 4);
+  CHECK(decode(2, 9).max_revived == 9);
   CHECK(decode(2, 4, 1).max_revived == 2);
   CHECK_THROWS_WITH_AS(decode({}, 4), "lazyllm: preset: first_revived 4 needs decode_revived", invalid_argument);
   const std::vector<Position> followed = {9, 30, 4};
@@ -160,7 +161,8 @@ TEST_CASE("preset: the pruner does what it says") {
 }
 
 TEST_CASE("preset: short sequences can be left alone") {
-  const auto pruner = make_pruner({.schedule = {{3, 0.5}}, .protect_last = 7, .decode_revived = 2, .min_tokens = 256});
+  const auto pruner = make_pruner(
+      {.schedule = {{3, 0.5}}, .protect_last = 7, .max_revived = 6, .decode_revived = 2, .min_tokens = 256});
   const auto select = [&](Index tokens, Index new_tokens, Index steps) {
     return pruner.selection({.layers_run = 3,
                              .layers = 10,
@@ -174,6 +176,7 @@ TEST_CASE("preset: short sequences can be left alone") {
   CHECK(select(256, 256, 0).k == 128);
   CHECK(select(256, 256, 0).protect_last == 7);
   CHECK(select(256, 1, 1).max_revived == 2);
+  CHECK(select(276, 20, 1).max_revived == 6);
 }
 
 TEST_CASE("preset: anything else is refused by the member's name, its value and what is allowed") {

@@ -23,7 +23,7 @@ struct PruningOptions {
   std::optional<std::string> score = {};     ///< absent: the preset's if `schedule` names one, else `last`
   std::optional<Index> protect_first = {};   ///< absent: the preset's, else 0
   std::optional<Index> protect_last = {};    ///< absent: the preset's, else 1
-  std::optional<Index> max_revived = {};     ///< absent: the preset's, else without a limit
+  std::optional<Index> max_revived = {};     ///< absent: the preset's, else unlimited
   std::optional<Index> decode_revived = {};  ///< absent: the preset's, else decode steps prune like the prompt's
   std::optional<Index> first_revived = {};   ///< absent: the preset's, else `decode_revived`
   std::optional<Index> continuations = {};   ///< absent: the preset's, else none

@@ -10,6 +10,7 @@ void print(lazyllm::Index layers, const lazyllm::LayerWidths& widths) {
               << speedup << R"(, "schedule": ")" << to_text(preset.schedule) << R"(", "score": ")"
               << to_text(preset.score) << R"(", "protect_first": )" << preset.protect_first << R"(, "protect_last": )"
               << preset.protect_last;
+    if (preset.max_revived != lazyllm::Selection::unlimited) std::cout << R"(, "max_revived": )" << preset.max_revived;
     if (preset.decode_revived) std::cout << R"(, "decode_revived": )" << *preset.decode_revived;
     if (preset.first_revived) std::cout << R"(, "first_revived": )" << *preset.first_revived;
     if (preset.continuations) std::cout << R"(, "continuations": )" << *preset.continuations;

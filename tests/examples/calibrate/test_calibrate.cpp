@@ -234,6 +234,7 @@ TEST_CASE("calibrate: options are obeyed") {
   REQUIRE(program.run("first.json", {"--runs", "3", "--first-revived", "7"}).status == 0);
   const nlohmann::json first = program.read("first.json");
   for (const nlohmann::json& preset : first["presets"]) {
+    CHECK(preset["max_revived"] == 8);
     CHECK(preset["first_revived"] == 7);
     CHECK(revived_in_a_step(preset) == 4);
     CHECK(preset["min_tokens"] == 256);  // longer than these prompts, which are pruned nevertheless

@@ -156,6 +156,7 @@ TEST_CASE(
             const Index revived = *preset.decode_revived * reviving;
             CHECK(revived <= rows - 1);
             CHECK(revived + reviving > rows - 1);  // one more at each would be too many
+            CHECK(preset.max_revived == lazyllm::recommended_max_revived);
             CHECK(preset.first_revived == 32);
             CHECK(preset.continuations == 4);
             const bool is_last = preset.revive_from == points.back().layers_run;
