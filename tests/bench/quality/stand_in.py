@@ -10,8 +10,8 @@ import schedules
 LOSS = {"dense": 0, "lazy": 0.4, "static": 12, "random-drop": 40, "compress": 35}
 DENSE_SCORE = 0.96
 NUMBERS = {"context": int, "longest-answer": int, "limit": int, "speed-items": int, "threads": int, "keep": float, "seeds": int, "max-tokens": int,
-           "protect-first": int, "protect-last": int, "decode-revived": int, "first-revived": int, "continuations": int,
-           "revive-from": int, "min-tokens": int}
+           "protect-first": int, "protect-last": int, "max-revived": int, "decode-revived": int, "first-revived": int,
+           "continuations": int, "revive-from": int, "min-tokens": int}
 
 
 class Program:
