@@ -378,15 +378,17 @@ int main(int argc, char** argv) {
                  "compare the answers to this second prompt, which follows the dense run's answer to the first. --chat "
                  "does not apply to it: write the template's text around it");
   add_pruning_options(app, options.pruning, ScheduleForms::preset);
-  for (const auto& [option, value] : {std::pair("--schedule", "search"),
+  const SharedMembers shared;
+  const auto of_search = [](Index value) { return fmt::format("of a search {}", value); };
+  for (const auto& [option, value] : {std::pair("--schedule", std::string("search")),
                                       {"--score", "searched"},
                                       {"--protect-first", "searched"},
                                       {"--protect-last", "searched"},
-                                      {"--max-revived", "of a search 8"},
+                                      {"--max-revived", of_search(shared.max_revived)},
                                       {"--decode-revived", "searched"},
-                                      {"--first-revived", "of a search 32"},
-                                      {"--continuations", "of a search 4"},
-                                      {"--min-tokens", "of a search 256"}}) {
+                                      {"--first-revived", of_search(*shared.first_revived)},
+                                      {"--continuations", of_search(*shared.continuations)},
+                                      {"--min-tokens", of_search(lazyllm::recommended_min_tokens)}}) {
     app.get_option(option)->default_str(value);
   }
   add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0});
