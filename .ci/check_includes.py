@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the headers' lengths, that no folder of the library includes one below it in ORDER, and that the examples, and
-the benchmarks of the reference host, use only what the library shows its users."""
+the benchmarks of the reference engine, use only what the library shows its users."""
 
 import pathlib
 import re

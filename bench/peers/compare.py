@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the prefill on this machine's CPU: the reference host, dense and lazy, Hugging Face transformers with PyTorch's
+"""Times the prefill on this machine's CPU: the reference engine, dense and lazy, Hugging Face transformers with PyTorch's
 SDPA, and llama.cpp, in turn; and the decode steps after it, of the host and of llama.cpp.
 
 Every shape is run with every prompt length. Transformers are left out without PyTorch, llama.cpp without `llama-bench`

@@ -229,7 +229,7 @@ TEST_CASE("a graph for each segment equals layer by layer") {
   CHECK(lazyllm::computed_share(lazy.sequence().depths(), 12) < 0.95);
 }
 
-TEST_CASE("a float file: the reference host keeps the same tokens") {
+TEST_CASE("a float file: the reference engine keeps the same tokens") {
   for (const std::string architecture : {"llama", "qwen2"}) {
     CAPTURE(architecture);
     const Embedded embedded({.architecture = architecture});
@@ -250,7 +250,7 @@ TEST_CASE("a float file: the reference host keeps the same tokens") {
   }
 }
 
-TEST_CASE("what followed the last token earlier comes back, as in the reference host") {
+TEST_CASE("what followed the last token earlier comes back, as in the reference engine") {
   const Embedded embedded({.architecture = "llama"});
   const Model model(embedded.path);
   Room exact = room;

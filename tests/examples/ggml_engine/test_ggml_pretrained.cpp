@@ -105,7 +105,7 @@ TEST_CASE("dense: greedy tokens equal llama.cpp's") {
   CHECK(largest < 0.05F);
 }
 
-TEST_CASE("a float file: the reference host keeps the same tokens") {
+TEST_CASE("a float file: the reference engine keeps the same tokens") {
   const auto all = prompts();
   if (all.empty() || !std::filesystem::exists(cached("smollm2"))) {
     MESSAGE("skipped: no smollm2 or smollm2.gguf in the cache, or no LongBench");
@@ -132,7 +132,7 @@ TEST_CASE("a float file: the reference host keeps the same tokens") {
   }
 }
 
-TEST_CASE("pruned: the divergence from dense is that of the reference host") {
+TEST_CASE("pruned: the divergence from dense is that of the reference engine") {
   const auto all = prompts();
   if (all.empty() || !std::filesystem::exists(cached("smollm2"))) {
     MESSAGE("skipped: no smollm2 or smollm2.gguf in the cache, or no LongBench");
@@ -159,7 +159,7 @@ TEST_CASE("pruned: the divergence from dense is that of the reference host") {
     }
   }
   const double count = static_cast<double>(all.size()) * static_cast<double>(steps);
-  MESSAGE(fmt::format("KL against dense, mean of {} tokens: {:.4f}, reference host {:.4f}", count, own / count,
+  MESSAGE(fmt::format("KL against dense, mean of {} tokens: {:.4f}, reference engine {:.4f}", count, own / count,
                       hosts / count));
   CHECK(own < 1.2 * hosts);
 }
