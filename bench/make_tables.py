@@ -122,7 +122,7 @@ def ttft_tables(paths):
     runs = [json.loads(path.read_text()) for path in paths]
     time_rows = []
     for run in runs:
-        name = [run["shape"], run["dtype"], str(run["prompt_tokens"]), schedule_of(run)]
+        name = [run["shape"], run["dtype"], str(run["prompt_tokens"]), schedule_of(run), str(run["repeats"])]
         time_rows.append(name + [
             f"{run['dense_ms']:.1f}",
             f"{run['lazy_ms']:.1f}",
@@ -135,12 +135,11 @@ def ttft_tables(paths):
             f"{run['gemm_gflops']:.0f}",
             f"{run['dense_share_of_gemm_percent']:.0f} %",
         ])
-    name = ["shape", "type", "prompt tokens", "schedule"]
+    name = ["shape", "type", "prompt tokens", "schedule", "turns"]
     time_header = name + ["dense ms", "lazy ms", "speedup", "ideal speedup", "share of ideal", "overhead at keep 1",
                           "library's share of lazy", "dense GFLOP/s", "GEMM library GFLOP/s", "dense share of GEMM"]
     threads = sorted({run["threads"] for run in runs})
-    repeats = sorted({run["repeats"] for run in runs})
-    settings = f"Threads: {', '.join(map(str, threads))}. Medians of {' or '.join(map(str, repeats))} runs."
+    settings = f"Threads: {', '.join(map(str, threads))}. Medians of the turns, in which dense and lazy alternate."
     return f"{settings}\n\n### Time to first token\n\n{table(time_header, time_rows)}"
 
 
@@ -186,22 +185,31 @@ def attention_tables(paths):
 
 
 def decode_tables(paths):
-    """Products of few rows: the rate of reading the weights over that of a plain read, and the time over that of one row,
-    both in turn with the rows."""
-    rates, of_one_row, plain = {}, {}, {}
+    """Products and attention of few rows: the rate of reading the weights, or K and V, over that of a plain read, and the
+    time over that of one row, both in turn with the rows."""
+    kinds = {"few_rows": (r"few_rows<(\w+)>/rows:(\d+)/in:(\d+)/out:(\d+)/", ["weights", "ISA", "in", "out"]),
+             "few_layers_attend": (r"few_layers_attend<(\w+)>/rows:(\d+)/percent:(\d+)/", ["K and V", "ISA", "% of 4000 tokens"])}
+    cases = {kind: {} for kind in kinds}
     for path in paths:
         for benchmark in json.loads(path.read_text())["benchmarks"]:
-            match = re.match(r"few_rows<(\w+)>/rows:(\d+)/in:(\d+)/out:(\d+)/", benchmark["name"])
+            kind = benchmark["name"].split("<")[0]
+            match = re.match(kinds[kind][0], benchmark["name"]) if kind in kinds else None
             if not match:
-                raise ValueError(f"benchmark name {benchmark['name']!r} is not few_rows<TYPE>/rows:R/in:I/out:O/...")
-            layer, rows = (match[1], benchmark["label"].replace("_", "-"), match[3], match[4]), int(match[2])
-            rates.setdefault(layer, {})[rows] = benchmark["of_read"]
-            of_one_row.setdefault(layer, {})[rows] = benchmark["of_one_row"]
-            plain.setdefault(layer, []).append(benchmark["read"] / 1e9)
-    counts = sorted({rows for layer in rates.values() for rows in layer})
-    body = [[*layer, f"{min(plain[layer]):.0f} to {max(plain[layer]):.0f}",
-             *(f"{rates[layer][rows]:.2f}, {of_one_row[layer][rows]:.2f}x" for rows in counts)] for layer in rates]
-    return table(["weights", "ISA", "in", "out", "plain read, GB/s", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], body)
+                raise ValueError(f"benchmark name {benchmark['name']!r} is not few_rows<TYPE>/rows:R/in:I/out:O/... or "
+                                 "few_layers_attend<TYPE>/rows:R/percent:P/...")
+            case = (match[1], benchmark["label"].replace("_", "-"), *match.groups()[2:])
+            cases[kind].setdefault(case, {})[int(match[2])] = benchmark
+    parts = []
+    for kind, (_, name) in kinds.items():
+        counts = sorted({rows for case in cases[kind].values() for rows in case})
+        body = []
+        for case, of_rows in cases[kind].items():
+            plain = [benchmark["read"] / 1e9 for benchmark in of_rows.values()]
+            body.append([*case, f"{min(plain):.0f} to {max(plain):.0f}",
+                         *(f"{of_rows[rows]['of_read']:.2f}, {of_rows[rows]['of_one_row']:.2f}x" for rows in counts)])
+        if body:
+            parts.append(table([*name, "plain read, GB/s", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], body))
+    return "\n\n".join(parts)
 
 
 def peer_bars(cases):
@@ -280,7 +288,12 @@ def revived(run):
 
 
 P99_BAR = 1.15
+STEP_CLASSES = ("second", "third_to_9th", "later", "p50", "p99")
 STEP_TIMES = "The time of each step is the median of its times in {} runs. "
+
+
+def form_ms(value):
+    return "–" if value is None else f"{value:.1f}"
 
 
 def p99_against_dense(run):
@@ -330,8 +343,7 @@ def generation_tables(paths):
             times = run[kind]["decode_ms"]
             rows.append([*(name if kind == "lazy" else [name[0], "dense", "", *name[3:]]), str(run["prompt_tokens"]),
                          f"{run[kind]['ttft_ms']:.0f}",
-                         *("–" if times[time] is None else f"{times[time]:.1f}"
-                           for time in ("second", "third_to_9th", "later", "p50", "p99"))])
+                         *(form_ms(times[time]) for time in STEP_CLASSES)])
         tokens = min(len(run["dense"]["tokens"]), len(run["lazy"]["tokens"]))
         behind = run["behind_dense_from"]
         second = [run[kind]["decode_ms"]["second"] for kind in ("lazy", "dense")]
@@ -360,7 +372,7 @@ def int8_tables(paths):
     threads, longest = ({str(run[name]) for run in runs} for name in ("threads", "prompt_tokens"))
     return (f"Prompts of at most {' or '.join(sorted(longest))} tokens; {' or '.join(sorted(threads))} threads; times are medians "
             "over the prompts and over the decode steps.\n\n"
-            + table(["model", "type", "prompts", "tokens compared", "KL, nats a token", "equal likeliest tokens", "prefill ms",
+            + table(["model", "type", "prompts", "tokens compared", "KL, nats a token", "top-1 agreement", "prefill ms",
                      "int8: prefill ms", "decode ms", "int8: decode ms"], rows))
 
 
@@ -402,20 +414,24 @@ BUSY_BAR = 2.5
 def busy_tables(paths):
     """Decode steps beside a busy process against those on a quiet machine; a quiet result is followed by its busy one."""
     runs = [json.loads(path.read_text()) for path in paths]
+
+    def steps(run, kind):
+        return [run[kind]["decode_ms_per_token"], *(run[kind]["decode_ms"][time] for time in STEP_CLASSES)]
+
     rows = []
     for quiet, busy in zip(runs[::2], runs[1::2], strict=True):
         for kind in ("dense", "lazy"):
-            means = [run[kind]["decode_ms_per_token"] for run in (quiet, busy)]
-            medians = [run[kind]["decode_ms"]["p50"] for run in (quiet, busy)]
-            ratio = means[1] / means[0]
+            times = zip(steps(quiet, kind), steps(busy, kind), strict=True)
+            ratio = busy[kind]["decode_ms_per_token"] / quiet[kind]["decode_ms_per_token"]
             rows.append([pathlib.Path(quiet["model"]).name, quiet.get("weights", quiet["dtype"]),
                          schedule_of(quiet) if kind == "lazy" else "dense", str(quiet["prompt_tokens"]),
-                         *(f"{value:.1f}" for value in means), f"{ratio:.2f}x", *(f"{value:.1f}" for value in medians),
-                         f"{medians[1] / medians[0]:.2f}x", "yes" if ratio <= BUSY_BAR else "no"])
+                         *(f"{form_ms(alone)} → {form_ms(beside)}" for alone, beside in times), f"{ratio:.2f}x",
+                         "yes" if ratio <= BUSY_BAR else "no"])
     repeats = " or ".join(sorted({str(run["repeats"]) for run in runs}))
-    return (f"ms of a decode step. {STEP_TIMES.format(repeats)}The mean and p50 are over these steps.\n\n"
-            + table(["model", "weights", "schedule", "prompt tokens", "mean, quiet", "busy", "busy / quiet", "p50, quiet", "busy",
-                     "busy / quiet", "bar met"], rows)
+    return (f"ms of a decode step, on a quiet machine → beside a busy process. {STEP_TIMES.format(repeats)}The mean, p50 and p99 are "
+            "over these steps.\n\n"
+            + table(["model", "weights", "schedule", "prompt tokens", "mean", "2nd token", "3rd to 9th", "later", "p50", "p99",
+                     "mean, busy / quiet", "bar met"], rows)
             + f"\n\nThe bar: the mean beside a busy process at most {BUSY_BAR}x of that on a quiet machine.")
 
 

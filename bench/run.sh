@@ -137,13 +137,13 @@ run_attention() {
 run_decode() {
   echo "== Products of few rows =="
   local files=() case allowed type
-  for case in "ALL bf16" "ALL int8" "ALL f32" "AVX512_CORE bf16" "AVX2 bf16" "AVX2 int8" "AVX2 f32"; do
+  for case in "ALL bf16" "ALL int8" "ALL f32" "AVX512_CORE bf16" "AVX512_CORE int8" "AVX2 bf16" "AVX2 int8" "AVX2 f32"; do
     read -r allowed type <<<"$case"
     measure "$results/decode-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
-      --benchmark_out_format=json --benchmark_filter="few_rows<$type>"
+      --benchmark_out_format=json --benchmark_filter="few_(rows|layers_attend)<$type>"
   done
   python3 bench/make_tables.py decode "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_rows<'"
+    "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_(rows|layers_attend)<'"
 }
 
 run_int8() {
@@ -204,7 +204,10 @@ generation_cases=(
   "smollm2 --schedule auto:2.34x --context 1280"
   "smollm2 --schedule auto:1.5x --context 1280"
   "smollm2 --schedule auto:3x --context 1280"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 512"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 512"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x --context 512"
+  "smollm2 --schedule auto:1.5x --context 512"
   "smollm2 --schedule paper"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
@@ -212,6 +215,7 @@ generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8 --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x --weights int8 --context 1280"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8 --context 512"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
@@ -224,7 +228,10 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule auto:2.34x --context 1280"
   "qwen2.5-coder-0.5b --schedule auto:1.5x --context 1280"
   "qwen2.5-coder-0.5b --schedule auto:3x --context 1280"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 512"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 512"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 512"
+  "qwen2.5-coder-0.5b --schedule auto:1.5x --context 512"
   "qwen2.5-coder-0.5b --schedule paper"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
@@ -232,6 +239,7 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --weights int8 --context 1280"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8 --context 512"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x --context 1280"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
@@ -240,6 +248,12 @@ generation_cases=(
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 1280"
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 1280"
+  "smollm2 AVX2 --schedule auto:1.5x --context 1280"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 512"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x --context 512"
+  "qwen2.5-coder-0.5b AVX2 --schedule auto:1.5x --context 1280"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 512"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 512"
   "smollm2 AVX512_CORE --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "smollm2 AVX512_CORE --schedule @examples/models/presets/smollm2.json#3x --context 1280"
   "qwen2.5-coder-0.5b AVX512_CORE --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"

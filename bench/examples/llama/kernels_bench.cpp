@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <span>
@@ -23,6 +24,7 @@
 #include "examples/llama/kernels/cpu/attention_blocks.hpp"
 #include "examples/llama/kernels/cpu/few_rows_attention.hpp"
 #include "examples/llama/kernels/cpu/isa.hpp"
+#include "examples/llama/kernels/cpu/large_pages.hpp"
 #include "examples/llama/kernels/cpu/linear.hpp"
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
@@ -37,12 +39,26 @@ namespace {
 constexpr int threads = 2;
 constexpr Index dim = 768, ffn = 2048, heads = 12, head_dim = 64;
 
+/// Fills `values` with numbers of [-1, 1].
+template <class T>
+void randomize(std::span<T> values) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> numbers(-1, 1);
+  for (T& value : values) value = static_cast<T>(numbers(random));
+}
+
 template <class T>
 std::vector<T> random_values(Index count) {
-  std::mt19937 random(1);
-  std::uniform_real_distribution<float> values(-1, 1);
   std::vector<T> made(static_cast<std::size_t>(count));
-  for (T& value : made) value = static_cast<T>(values(random));
+  randomize(std::span(made));
+  return made;
+}
+
+/// Random values in the memory that the reference engine has for weights, K and V.
+template <class T>
+std::shared_ptr<T> random_large_page_values(Index count) {
+  const std::shared_ptr<T> made = large_page_array<T>(count, Pages::own);
+  randomize(std::span(made.get(), static_cast<std::size_t>(count)));
   return made;
 }
 
@@ -70,27 +86,30 @@ void linear(benchmark::State& state) {
   count_flops(state, 2.0 * static_cast<double>(rows * in * out));
 }
 
-/// Reads `bytes` and does nothing else, by the threads that the kernels for few rows have: OpenMP's would go on
+/// Reads `words` and does nothing else, by the threads that the kernels for few rows have: OpenMP's would go on
 /// spinning beside them.
-void read_all(const std::vector<std::uint64_t>& bytes) {
+void read_all(std::span<const std::uint64_t> words) {
   constexpr Index parts = 64 * threads;
   std::array<std::uint64_t, parts> sums{};
-  const Index each = std::ssize(bytes) / parts;
+  const Index each = std::ssize(words) / parts;
   share_parts(threads, parts, 1, [&](Index first, Index last, int) {
     for (Index part = first; part < last; ++part) {
-      sums[static_cast<std::size_t>(part)] = std::reduce(bytes.data() + part * each, bytes.data() + (part + 1) * each);
+      sums[static_cast<std::size_t>(part)] = std::reduce(words.data() + part * each, words.data() + (part + 1) * each);
     }
   });
   benchmark::DoNotOptimize(sums);
 }
 
 /// Times `run(rows)`, which reads `bytes` that no cache holds. Each run is followed by a plain read of as many bytes by
-/// the same threads, and by `run(1)`: the rate of the memory may change from second to second. Counters: bytes per
-/// second of `run`, called `name`, and of the plain `read`; `of_read`, the share of it; `of_one_row`, the time of
-/// `rows` rows over that of one.
+/// the same threads from pages of the same size, and by `run(1)`: the rate of the memory may change from second to
+/// second. Counters: bytes per second of `run`, called `name`, and of the plain `read`; `of_read`, the share of it;
+/// `of_one_row`, the time of `rows` rows over that of one.
 template <class Run>
 void beside_plain_read(benchmark::State& state, Index rows, Index bytes, const char* name, const Run& run) {
-  const std::vector<std::uint64_t> plain(static_cast<std::size_t>(bytes / 8), 1);
+  const Index word_count = bytes / static_cast<Index>(sizeof(std::uint64_t));
+  const std::shared_ptr<std::uint64_t> memory = large_page_array<std::uint64_t>(word_count, Pages::own);
+  const std::span plain(memory.get(), static_cast<std::size_t>(word_count));
+  std::ranges::fill(plain, 1);  // memory that was never written is all one page
   double run_seconds = 0, read_seconds = 0, one_row_seconds = 0;
   const auto seconds = [](const auto& work) {
     const auto start = std::chrono::steady_clock::now();
@@ -117,7 +136,7 @@ template <class T, WeightFormat format>
 void few_rows(benchmark::State& state) {
   const Index rows = state.range(0), in = state.range(1), out = state.range(2);
   const auto layer_bytes = in * out * (format == WeightFormat::int8 ? 1 : static_cast<Index>(sizeof(T)));
-  const Index count = (Index{256} << 20) / layer_bytes;
+  const Index count = std::max<Index>(1, (Index{256} << 20) / layer_bytes);
   std::vector<HostLinear<T>> layers;
   {
     const auto weights = random_values<T>(out * in);
@@ -207,8 +226,8 @@ void few_rows_layers_attend(benchmark::State& state) {
   const Index rows = state.range(0), percent = state.range(1);
   const AttentionShape shape{9, 3, head_dim, 0.125f};
   const Index layer_values = shape.kv_heads * tokens * head_dim;
-  const auto keys = random_values<T>(layers * layer_values);
-  const auto values = random_values<T>(layers * layer_values);
+  const auto keys = random_large_page_values<T>(layers * layer_values);
+  const auto values = random_large_page_values<T>(layers * layer_values);
   const auto queries = random_values<T>(rows * shape.heads * head_dim);
   std::vector<T> out(queries.size());
   std::vector<Position> all(static_cast<std::size_t>(tokens)), positions;
@@ -219,7 +238,7 @@ void few_rows_layers_attend(benchmark::State& state) {
   const Index bytes = 2 * layers * layer_values * static_cast<Index>(sizeof(T)) * percent / 100;
   beside_plain_read(state, rows, bytes, "key_values", [&](Index of) {
     for (Index layer = 0; layer < layers; ++layer) {
-      const KeyValues<T> cache{keys.data() + layer * layer_values, values.data() + layer * layer_values, head_dim,
+      const KeyValues<T> cache{keys.get() + layer * layer_values, values.get() + layer * layer_values, head_dim,
                                tokens * head_dim};
       few_rows_attention<T>(context, {shape,
                                       {queries.data(), of, shape.heads * head_dim},
@@ -268,10 +287,18 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
 }
 
-/// The layers of SmolLM2-135M and Qwen2.5-0.5B.
+/// The products of a decode step of SmolLM2-135M and Qwen2.5-0.5B: Q/K/V, gate and up, down, logits. The one behind
+/// attention is left out: it is the smallest.
 void few_rows_layers(benchmark::internal::Benchmark* bench) {
-  for (const auto& [in, out] : {std::pair<Index, Index>{576, 3072}, {1536, 576}, {896, 9728}}) {
-    for (const Index rows : {1, 2, 4, 9, 16, 24, 32, 64}) bench->Args({rows, in, out});
+  for (const auto& [in, out] : {std::pair<Index, Index>{576, 960},
+                                {576, 3072},
+                                {1536, 576},
+                                {576, 49152},
+                                {896, 1152},
+                                {896, 9728},
+                                {4864, 896},
+                                {896, 151936}}) {
+    for (const Index rows : {1, 2, 4, 9, 16, 32}) bench->Args({rows, in, out});
   }
   bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
 }

@@ -201,7 +201,7 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
         self.assertEqual([len(each) for each in processes], [0, 1] * 3)
         calls = [call.split(" --json=")[0] for call in self.calls()]
         self.assertEqual(calls[::2], calls[1::2])
-        self.assertIn("| tiny | bf16 | `@presets/tiny.json#3x` | 64 | 12.0 | 12.0 | 1.00x |", self.document())
+        self.assertIn("| tiny | bf16 | `@presets/tiny.json#3x` | 64 | 12.0 → 12.0 |", self.document())
         self.assert_ended(processes)
 
     def test_a_failure_leaves_no_busy_process(self):
@@ -262,9 +262,20 @@ class DecodeTables(unittest.TestCase):
         self.assertIn("| weights | ISA | in | out | plain read, GB/s | 1 row | 9 rows |", text)
         self.assertIn("| bf16 | avx2 | 576 | 3072 | 30 to 36 | 0.96, 1.00x | 0.80, 1.25x |", text)
 
+    def test_attention_has_a_table_of_its_own(self):
+        product = {"name": "few_rows<bf16>/rows:1/in:576/out:960/min_time:0.200/manual_time", "label": "avx2",
+                   "of_read": 0.96, "of_one_row": 1.0, "read": 30e9}
+        attention = product | {"name": "few_layers_attend<bf16>/rows:5/percent:30/min_time:0.200/manual_time", "of_read": 0.7,
+                               "of_one_row": 1.1, "read": 40e9}
+        text = self.table(attention, product)
+        self.assertIn("| bf16 | avx2 | 576 | 960 | 30 to 30 | 0.96, 1.00x |\n\n", text)
+        self.assertIn("| K and V | ISA | % of 4000 tokens | plain read, GB/s | 5 rows |", text)
+        self.assertIn("| bf16 | avx2 | 30 | 40 to 40 | 0.70, 1.10x |", text)
+
     def test_another_benchmark_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "attend<bf16>"):
-            self.table({"name": "attend<bf16>/rows:1"})
+        for name in ("attend<bf16>/rows:1", "few_rows<bf16>/rows:1/percent:30/"):
+            with self.assertRaisesRegex(ValueError, name):
+                self.table({"name": name})
 
 
 class TtftTables(unittest.TestCase):
@@ -278,9 +289,11 @@ class TtftTables(unittest.TestCase):
     def test_each_case_has_one_row_and_generation_has_tables_of_its_own(self):
         text = self.tables({"shape": "alone", "repeats": 5, "generated_tokens": 1},
                            {"shape": "more", "repeats": 3, "generated_tokens": 9})
-        self.assertIn("Medians of 3 or 5 runs.", text)
+        self.assertIn("| shape | type | prompt tokens | schedule | turns |", text)
         for shape in ("alone", "more"):
             self.assertEqual(text.count(f"| {shape} |"), 1)
+        self.assertRegex(text, r"\| alone \|[^\n]*\| 5 \|")
+        self.assertRegex(text, r"\| more \|[^\n]*\| 3 \|")
         self.assertNotIn("after the first token", text)
 
     def test_missed_bars_of_generation_are_counted_and_named(self):
@@ -334,11 +347,12 @@ class GenerationTables(unittest.TestCase):
         self.assertEqual(verdict(second=None), "2.00 of 2.00 | – | 1.00x | never within 2 tokens | yes |")
 
     def test_beside_a_busy_process(self):
-        busy = GENERATION | {"dense": {"decode_ms_per_token": 30.0, "decode_ms": TIMES | {"p50": 31.0}},
+        busy = GENERATION | {"dense": {"decode_ms_per_token": 30.0, "decode_ms": TIMES | {"p50": 31.0, "p99": 44.0}},
                              "lazy": {"decode_ms_per_token": 30.1, "decode_ms": TIMES | {"p50": 15.0}}}
         text = self.tables(make_tables.busy_tables, GENERATION, busy)
-        self.assertIn("| tiny | bf16 | dense | 64 | 12.0 | 30.0 | 2.50x | 10.0 | 31.0 | 3.10x | yes |", text)
-        self.assertIn("| tiny | bf16 | `@presets/tiny.json#3x` | 64 | 12.0 | 30.1 | 2.51x | 10.0 | 15.0 | 1.50x | no |", text)
+        self.assertIn("| mean | 2nd token | 3rd to 9th | later | p50 | p99 | mean, busy / quiet | bar met |", text)
+        self.assertRegex(text, r"\| tiny \| bf16 \| dense \| 64 \| 12.0 → 30.0 \|.*\| 10.0 → 31.0 \| .* → 44.0 \| 2.50x \| yes \|")
+        self.assertRegex(text, r"\| tiny \| bf16 \| `@presets/tiny.json#3x` \| 64 \| 12.0 → 30.1 \|.*\| 10.0 → 15.0 \| .* \| 2.51x \| no \|")
         with self.assertRaises(ValueError):
             self.tables(make_tables.busy_tables, GENERATION)
 
