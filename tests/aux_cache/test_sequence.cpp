@@ -50,9 +50,19 @@ TEST_CASE("sequence: starts empty and refuses a model without layers") {
   CHECK(sequence.length() == 0);
   CHECK(sequence.steps() == 0);
   const auto made_with = [](Index layers) { return message([&] { Engine::Sequence(layers, 3); }); };
-  CHECK(made_with(0) == "lazyllm: Sequence: layers 0 is out of range, at least 1");
-  CHECK(made_with(Index{1} << 31) == "lazyllm: Sequence: layers 2147483648 is out of range, at least 1");
-  CHECK(made_with(-2) == "lazyllm: Sequence: layers -2 is out of range, at least 1");
+  CHECK(made_with(0) == "lazyllm: Sequence: layers 0 is out of range 1 to 65535");
+  CHECK(made_with(65536) == "lazyllm: Sequence: layers 65536 is out of range 1 to 65535");
+  CHECK(made_with(-2) == "lazyllm: Sequence: layers -2 is out of range 1 to 65535");
+  CHECK(made_with(65535) == "nothing was thrown");
+}
+
+TEST_CASE("sequence: an Aux Cache that holds rows already is refused") {
+  cpu::Context context;
+  Engine::Sequence::aux_type aux(3);
+  const Position one[] = {0};
+  aux.acquire(context, one);
+  CHECK(message([&] { Engine::Sequence(4, std::move(aux)); }) ==
+        "lazyllm: Sequence: the Aux Cache holds 1 rows, it must be empty");
 }
 
 TEST_CASE("sequence: a step leaves each token's depth and parks those that have not gone all the way") {

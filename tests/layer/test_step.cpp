@@ -75,6 +75,34 @@ void check_segments(const std::vector<Record>& records) {
 
 }  // namespace
 
+TEST_CASE("static pruning changes nothing in layers where nothing is parked") {
+  Engine engine(6);
+  const Engine::Pruner pruner(StaticPruning(Schedule{{4, 0.5}}));
+  Engine::Sequence sequence = engine.sequence();
+  engine.run({{&sequence, &pruner, 10}});
+  // A decode step is two segments.
+  std::vector<Engine::Entry> entries{{&sequence, &pruner, 1}};
+  engine.begin(entries);
+  CHECK(engine.step.segment().last == 3);
+  CHECK(engine.step.segment().rows_change);
+  for (auto& layer : engine.layers) layer.forward(engine.context, engine.step);
+  engine.step.end();
+  // A second prompt waits, in chunks or slices, at the cut alone.
+  entries = {{.sequence = &sequence, .pruner = &pruner, .new_tokens = 4, .more = true}};
+  engine.run(entries);
+  CHECK(std::ranges::equal(sequence.depths().last(4), std::vector<Depth>{4, 4, 4, 0}));
+  entries = {{.sequence = &sequence, .pruner = &pruner, .new_tokens = 8, .max_rows = 4}};
+  int steps = 0;
+  do {
+    engine.run(entries);
+    entries.front().new_tokens = 0;
+    ++steps;
+  } while (sequence.unfinished());
+  CHECK(steps == 3 + 2);  // 9 rows up to the cut, then 12, of which the first 4 run in the third step
+  CHECK(std::ranges::all_of(sequence.depths().last(13), [](Depth depth) { return depth == 6; }));
+  CHECK(engine.script->rows_right);
+}
+
 TEST_CASE("segment: a dense step is one segment, a schedule cuts it where rows change") {
   Engine engine(6);
   const auto segments = [&](const AnyPolicy& policy) {

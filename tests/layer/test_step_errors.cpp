@@ -77,9 +77,9 @@ TEST_CASE("step: begin refuses bad entries and changes nothing") {
   CHECK(test.refused({{&test.a, &test.pruner, std::numeric_limits<Position>::max()}})
             .find("out of range 1 to 2147483641") != std::string::npos);
   CHECK(test.refused<logic_error>({good, {&test.b, &test.pruner, 1}, good}) ==
-        "lazyllm: Step::begin called while the sequence is in a running step");
+        "lazyllm: Step::begin: entry 2 has a sequence that is in another entry or a running step");
   CHECK(test.refused<logic_error>({good, good}) ==
-        "lazyllm: Step::begin called while the sequence is in a running step");
+        "lazyllm: Step::begin: entry 1 has a sequence that is in another entry or a running step");
   Engine::Sequence deeper(4, 3);
   CHECK(test.refused({good, {&deeper, &test.pruner, 1}}) ==
         "lazyllm: Step::begin: entry 1 has 4 layers of hidden size 3, entry 0 has 3 of hidden size 3");
@@ -133,7 +133,7 @@ TEST_CASE("step: a running step cannot begin again, and goes on") {
 
 TEST_CASE("step: end needs all layers, and can be called again after them") {
   Fixture test;
-  CHECK_THROWS_WITH_AS(test.engine.step.end(), "lazyllm: Step::end: 0 layers have run, all 3 must", logic_error);
+  CHECK_THROWS_WITH_AS(test.engine.step.end(), "lazyllm: Step::end: no step is running", logic_error);
   const Entries entries{{&test.a, &test.pruner, 1}};
   test.engine.begin(entries);
   for (Index layer = 0; layer < 3; ++layer) {
@@ -227,9 +227,9 @@ TEST_CASE_TEMPLATE("step: a score of more rows than the block keeps queries of i
   for (const auto& [pruner, message] :
        {std::pair<const Engine::Pruner*, const char*>{&test.pruner, ""},
         {&two,
-         "lazyllm: Step::advance: last_queries 2 of a score is out of range 1 to 1, the queries that the attention "
-         "block keeps"}}) {
-    const Entries entries{{&test.a, pruner, 1}};
+         "lazyllm: Step::advance: last_queries 2 of the score of entry 1 is out of range 1 to 1, the queries that the "
+         "attention block keeps"}}) {
+    const Entries entries{{&test.b, &test.pruner, 1}, {&test.a, pruner, 1}};
     test.engine.begin(entries);
     std::string refusal;
     try {
@@ -262,6 +262,22 @@ TEST_CASE("step: no room is made in a running step, and rows of another size mak
                        "lazyllm: Step::reserve: a step is running; end or abort it first", logic_error);
   test.engine.step.abort();
   test.check_unchanged();
+
+  const auto refused = [&](const Engine::Step::Capacity& capacity) {
+    std::string message = "nothing was thrown";
+    try {
+      test.engine.step.reserve(test.engine.context, capacity);
+    } catch (const invalid_argument& error) {
+      message = error.what();
+    }
+    return message;
+  };
+  const std::string out_of_range = " is out of range 0 to 281474976710656";
+  CHECK(refused({.sequences = -1}) == "lazyllm: Step::reserve: sequences -1" + out_of_range);
+  CHECK(refused({.tokens = -2}) == "lazyllm: Step::reserve: tokens -2" + out_of_range);
+  CHECK(refused({.rows = -3}) == "lazyllm: Step::reserve: rows -3" + out_of_range);
+  CHECK(refused({.layers = Index{1} << 50}) == "lazyllm: Step::reserve: layers 1125899906842624" + out_of_range);
+  CHECK(refused({.rows = 64}) == "lazyllm: Step::reserve: hidden_size 0 is out of range 1 to 281474976710656");
 
   test.engine.step.reserve(test.engine.context, {.rows = 64, .hidden_size = 4096});
   Engine::Sequence wide(3, 4096);
@@ -346,4 +362,62 @@ TEST_CASE("step: options out of range are refused with entry, value and range") 
   CHECK(with(2, false, 1, 1) == where + "max_rows 1, out of range, at least 2" + tail);
   entry.max_rows = 2;
   CHECK_NOTHROW(test.engine.run({entry}));
+}
+
+TEST_CASE("step: the steps of one prompt cannot ask for rows that have run already") {
+  Engine engine(6);
+  const auto eight = [](const PrunePoint& point) {
+    if (point.layers_run != 2) return Selection{};
+    return Selection{.kind = Selection::Kind::top_k, .k = 8, .protect_last = 8};
+  };
+  const Engine::Pruner pruner{eight}, window{eight, AttentionScore{.last_queries = 6}},
+      sums{eight, AttentionScore{.over_layers = true}};
+  Engine::Sequence sequence = engine.sequence();
+  // Four steps of three rows: the last one ranks, and takes the first three of the eight that stay to the end.
+  Engine::Entry entry{.sequence = &sequence, .pruner = &pruner, .new_tokens = 12, .max_rows = 3};
+  for (int step = 0; step < 4; ++step) {
+    engine.run({entry});
+    entry.new_tokens = 0;
+  }
+  const std::vector<Depth> depths{2, 2, 2, 2, 6, 6, 6, 2, 2, 2, 2, 2};
+  CHECK(std::ranges::equal(sequence.depths(), depths));
+  entry.max_rows = 8;
+  const auto refused = [&](const Engine::Pruner& by, Index outputs) {
+    entry.pruner = &by;
+    entry.outputs = outputs;
+    std::string message = "nothing was thrown";
+    try {
+      engine.begin(std::span(&entry, 1));
+    } catch (const invalid_argument& error) {
+      message = error.what();
+    }
+    CHECK_FALSE(engine.step.running());
+    CHECK(std::ranges::equal(sequence.depths(), depths));
+    return message;
+  };
+  CHECK(refused(pruner, 8) == "lazyllm: Step::begin: entry 0 has 8 outputs, out of range 0 to 5");
+  CHECK(refused(window, 1) ==
+        "lazyllm: Step::begin: the score of entry 0 has last_queries 6, more than that of its prompt's earlier steps: "
+        "position 6 has run already");
+  CHECK(refused(sums, 1) ==
+        "lazyllm: Step::begin: the score of entry 0 sums over layers, that of its prompt's earlier steps did not");
+  entry.pruner = &pruner;
+  entry.outputs = 5;
+  const StepOutput<float> output = engine.run({entry});
+  REQUIRE(output.rows.rows == 5);
+  for (Index row = 0; row < 5; ++row) CHECK(output.rows.row(row)[2] == static_cast<float>(107 + row));
+  CHECK(engine.script->rows_right);
+}
+
+TEST_CASE("step: a chunk's rows that have run cannot score with a wider window") {
+  Engine engine(3);
+  const Engine::Pruner one{KeepAll()}, three{KeepAll(), AttentionScore{.last_queries = 3}};
+  Engine::Sequence sequence = engine.sequence();
+  engine.run({{.sequence = &sequence, .pruner = &one, .new_tokens = 5, .more = true}});
+  CHECK_THROWS_WITH_AS(engine.step.begin(engine.context, sequence, three, 1),
+                       "lazyllm: Step::begin: the score of entry 0 has last_queries 3, more than that of its prompt's "
+                       "earlier steps: position 3 has run already",
+                       invalid_argument);
+  engine.run({{.sequence = &sequence, .pruner = &three, .new_tokens = 2}});  // the window is what has not run
+  CHECK(sequence.steps() == 1);
 }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lazyllm/policy/policies.hpp"
 #include "lazyllm/policy/wrappers.hpp"
+#include "lazyllm/pruner/token_pruner.hpp"
 
 using namespace lazyllm;
 using Kind = Selection::Kind;
@@ -77,6 +79,24 @@ TEST_CASE("nested protection of one kind: the larger length wins, the outer mask
   CHECK(ProtectLast{ProtectLast{half, 5}, 3}(at(40)).protect_last == 5);
   const std::vector<std::uint8_t> inner{1}, outer{0, 1};
   CHECK(ProtectMask{ProtectMask{half, inner}, outer}(at(40)).protect_mask.data() == outer.data());
+}
+
+TEST_CASE("negative counts are refused where the policy is asked") {
+  const auto asked = [](const AnyPolicy& policy) {
+    try {
+      TokenPruner<AnyPolicy>(policy).selection(at(40));
+    } catch (const invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  CHECK(asked(ProtectFirst{half, -3}).find("protect_first -3 must be at least 0") != std::string::npos);
+  CHECK(asked(ProtectLast{half, -3}).find("protect_last -3 at least 1") != std::string::npos);
+  CHECK(asked(ReviveAtMost{half, -1}).find("max_revived -1") != std::string::npos);
+  CHECK(asked(KeepComputed{half, 7, {}, -1}) ==
+        "lazyllm: KeepComputed: continuations -1 or revive_from 0 is out of range, at least 0");
+  CHECK(asked(KeepComputed{half, 7, {}, 2, -4}) ==
+        "lazyllm: KeepComputed: continuations 2 or revive_from -4 is out of range, at least 0");
 }
 
 TEST_CASE("ReviveAtMost limits what is revived; the least of nested limits wins") {

@@ -25,8 +25,9 @@ std::string read_error(const std::string& text) {
 }
 
 // [preset-file]
-auto pruner_of(const std::string& preset_file, const std::string& preset) {
+auto pruner_of(const std::string& preset_file, const std::string& preset, lazyllm::Index layers) {
   const auto file = nlohmann::json::parse(std::ifstream(preset_file));
+  if (file.at("layers") != layers) throw std::invalid_argument(preset_file + ": it is of a model of another depth");
   return lazyllm::make_pruner(file.at("presets").at(preset).get<lazyllm::Preset>());
 }
 // [preset-file-end]
@@ -35,9 +36,10 @@ auto pruner_of(const std::string& preset_file, const std::string& preset) {
 
 TEST_CASE("preset: from a preset file to a pruner") {
   const llama::test::TemporaryFolder folder;
-  const std::string path = folder.write("schedules.json", R"({"presets": {"1%": {"schedule": "dense"}, "5%": {
+  const std::string path = folder.write("schedules.json", R"({"layers": 12, "presets": {"1%": {"schedule": "dense"}, "5%": {
       "schedule": "6:0.5", "score": "mean:8", "protect_last": 16}}})");
-  const auto pruner = pruner_of(path, "5%");
+  CHECK_THROWS_WITH_AS(pruner_of(path, "5%", 24), doctest::Contains("of another depth"), std::invalid_argument);
+  const auto pruner = pruner_of(path, "5%", 12);
   const Selection selection = pruner.selection(
       {.layers_run = 6, .layers = 12, .active_tokens = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
   CHECK(selection.k == 50);
@@ -100,6 +102,18 @@ TEST_CASE("preset: written and read again it is the same") {
     CHECK(Json(json.get<Preset>()) == json);
     CHECK(nlohmann::ordered_json(json.get<Preset>()).dump() == text);
   }
+}
+
+TEST_CASE("preset: a number above the most tokens of a sequence is written as that, and can be read") {
+  const Index most = std::numeric_limits<Position>::max();
+  const Json json = Preset{.schedule = {{6, 0.5}}, .max_revived = most + 1, .decode_revived = most + 2};
+  CHECK(json.at("max_revived") == most);
+  CHECK(json.at("decode_revived") == most);
+  CHECK(json.get<Preset>().max_revived == most);
+}
+
+TEST_CASE("preset: an empty policy in its place is refused") {
+  CHECK_THROWS_WITH_AS(make_pruner(AnyPolicy(), Preset{}), "lazyllm: make_pruner: the policy is empty", invalid_argument);
 }
 
 TEST_CASE("preset: the pruner does what it says") {

@@ -22,9 +22,13 @@ class RunningSequence {
   using context_type = typename Aux::context_type;  ///< the backend's
   using value_type = typename Aux::value_type;      ///< of a row's elements
 
-  /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` if the sequence is in a running step.
-  RunningSequence(Sequence<Aux>& sequence, Index new_tokens) : sequence_(&sequence), old_length_(sequence.length()) {
-    sequence.check_idle("Step::begin");
+  /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` that names the `entry` if the sequence is in a running
+  /// step.
+  RunningSequence(Sequence<Aux>& sequence, Index new_tokens, std::size_t entry)
+      : sequence_(&sequence), old_length_(sequence.length()) {
+    if (sequence.in_step_) {
+      fail<logic_error>("Step::begin: entry ", entry, " has a sequence that is in another entry or a running step");
+    }
     sequence.depth_.resize(to_size(old_length_ + new_tokens), 0);
     sequence.undo_.clear();
     sequence.in_step_ = true;

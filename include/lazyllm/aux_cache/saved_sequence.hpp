@@ -17,6 +17,9 @@
 
 namespace lazyllm::detail {
 
+/// Layers of a model at most. More come from a mistake, or from damaged bytes, and would ask for much memory.
+inline constexpr Index max_layers = 65535;
+
 /// What a saved sequence holds beside its rows.
 struct SavedSequence {
   Index layers = 0;
@@ -164,7 +167,6 @@ SavedSequence read_sequence(std::span<const std::byte> bytes, const Aux& aux) {
   if (header.tokens < 0 || header.tokens > room) {
     fail(where, header.tokens, " tokens is out of range 0 to ", room, " of ", bytes.size(), " bytes");
   }
-  constexpr std::int64_t max_layers = 65535;  // more come from damaged bytes, and would ask for much memory
   if (header.layers < 1 || header.layers > max_layers || header.steps < 0) {
     fail(where, header.layers, " layers and ", header.steps, " steps are out of range 1 to ", max_layers,
          " and from 0");

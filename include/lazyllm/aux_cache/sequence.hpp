@@ -52,8 +52,13 @@ class Sequence {
   using context_type = typename Aux::context_type;  ///< the backend's
   using value_type = typename Aux::value_type;      ///< of a row's elements
 
-  /// A sequence without tokens. Throws `invalid_argument` unless `layers`, the model's number of layers, is at least 1.
-  Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {}
+  /// A sequence without tokens. Throws `invalid_argument` if `layers`, the model's number of layers, is out of range, or
+  /// the Aux Cache is not empty.
+  Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {
+    if (aux_.parked_rows() != 0) {
+      detail::fail("Sequence: the Aux Cache holds ", aux_.parked_rows(), " rows, it must be empty");
+    }
+  }
 
   /// A sequence without tokens, with an Aux Cache of its own for rows of `hidden_size` elements: of `PooledStorage`,
   /// too, with a pool that it shares with its forks alone.
@@ -129,12 +134,7 @@ class Sequence {
   Sequence fork(context_type& context) const {
     check_idle("Sequence::fork");
     check_finished("fork");
-    Sequence copy(layers(), aux_.fork(context));
-    copy.depth_ = depth_;
-    copy.parked_at_ = parked_at_;
-    copy.steps_ = steps_;
-    copy.prompt_end_ = prompt_end_;
-    return copy;
+    return Sequence(*this, aux_.fork(context));
   }
 
   /// Appends `tokens` tokens whose K/V the engine already has in every layer, for example a re-used prefix. Throws
@@ -228,9 +228,17 @@ class Sequence {
     Index slot;
   };
 
+  /// A copy of another sequence, whose parked rows `aux` holds.
+  Sequence(const Sequence& other, Aux aux)
+      : aux_(std::move(aux)),
+        depth_(other.depth_),
+        parked_at_(other.parked_at_),
+        steps_(other.steps_),
+        prompt_end_(other.prompt_end_) {}
+
   static std::size_t checked(Index layers) {
-    if (layers < 1 || layers > std::numeric_limits<Depth>::max()) {
-      detail::fail("Sequence: layers ", layers, " is out of range, at least 1");
+    if (layers < 1 || layers > detail::max_layers) {
+      detail::fail("Sequence: layers ", layers, " is out of range 1 to ", detail::max_layers);
     }
     return detail::to_size(layers);
   }

@@ -41,7 +41,7 @@ class PlanBuilder {
     lists_.outputs.push_back(outputs);
     const Positions rows = Positions(lists_.positions).subspan(to_size(lists_.row_indptr.back()));
     const Positions keys = Positions(lists_.keys).subspan(to_size(lists_.key_indptr.back()));
-    const auto before = static_cast<Position>(keys.size() - rows.size());
+    const Index before = std::ssize(keys) - std::ssize(rows);
     if (rows.empty() || rows.front() == keys[to_size(before)]) {
       append_range(lists_.key_limits, before + 1, before + 1 + std::ssize(rows));
       lists_.masks.push_back(before == 0 ? Mask::causal : Mask::suffix_causal);
@@ -79,7 +79,8 @@ class PlanBuilder {
   static void append_range(std::vector<Position>& list, Index first, Index last) {
     const std::size_t old_size = list.size();
     list.resize(old_size + to_size(last - first));
-    std::iota(list.begin() + static_cast<Index>(old_size), list.end(), static_cast<Position>(first));
+    Position* end = list.data() + old_size;
+    for (Index value = first; value < last; ++value) *end++ = static_cast<Position>(value);
   }
 
   PlanLists lists_;

@@ -1,11 +1,6 @@
 #pragma once
 
-#include <algorithm>
-#include <concepts>
-#include <exception>
-#include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "lazyllm/aux_cache/sequence.hpp"
@@ -14,6 +9,7 @@
 #include "lazyllm/engine/layer_plan.hpp"
 #include "lazyllm/layer/hidden_rows.hpp"
 #include "lazyllm/layer/step_batch.hpp"
+#include "lazyllm/layer/step_checks.hpp"
 #include "lazyllm/layer/step_entry.hpp"
 #include "lazyllm/layer/step_output.hpp"
 #include "lazyllm/layer/step_stats.hpp"
@@ -63,9 +59,11 @@ class Step {
 
   /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with
   /// the longest sequence that is scored and with the window, up to 4 MiB on the CPU and 128 MiB on CUDA, or what one
-  /// row of all heads takes. Throws `logic_error` if a step is running.
+  /// row of all heads takes. Throws `logic_error` if a step is running, and `invalid_argument` for a negative number or
+  /// rows without a hidden size.
   void reserve(context_type& context, const Capacity& capacity) {
     if (running()) detail::fail<logic_error>("Step::reserve: a step is running; end or abort it first");
+    detail::check_capacity(capacity);
     batch_.reserve(context, capacity.sequences, capacity.tokens, capacity.rows);
     hidden_.reserve(context, capacity.rows, capacity.hidden_size);
     output_rows_.reserve(detail::to_size(capacity.rows));
@@ -82,7 +80,8 @@ class Step {
   /// sequences disagree on layers or hidden size, or a sequence would become too long for `Position`. What a policy
   /// throws ends its entry alone, or goes on if no entry is left.
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
-    check(entries);
+    if (running()) detail::fail<logic_error>("Step::begin: a step is running; end or abort it first");
+    detail::check_entries(entries);
     context_ = &context;
     layers_ = entries.front().sequence->layers();
     layer_ = 0;
@@ -117,7 +116,7 @@ class Step {
   /// The layers from the one to run now that share its plan. Throws like `plan`.
   Segment segment() const {
     (void)plan();
-    const Index end = std::min(change_, layers_);
+    const Index end = change_;
     Index scored_from = scores_wanted_ ? layer_ : end - 1;
     if (!scores_wanted_ && !batch_.wants_scores(end)) scored_from = end;
     return {layer_, end - 1, scored_from, change_ < layers_};
@@ -137,10 +136,11 @@ class Step {
   /// Whether a step has begun and not ended.
   bool running() const { return !batch_.members().empty(); }
 
-  /// Finishes the step after its last layer. Throws `logic_error` if layers are missing.
+  /// Finishes the step after its last layer. Throws `logic_error` if no step is running or layers are missing.
   StepOutput<value_type> end() {
-    if (!running() || layer_ != layers_) {
-      detail::fail<logic_error>("Step::end: ", running() ? layer_ : 0, " layers have run, all ", layers_, " must");
+    if (!running()) detail::fail<logic_error>("Step::end: no step is running");
+    if (layer_ != layers_) {
+      detail::fail<logic_error>("Step::end: ", layer_, " layers have run, all ", layers_, " must");
     }
     stats_.aux_rows = 0;
     stats_.aux_bytes = 0;
@@ -187,7 +187,7 @@ class Step {
   void begin_advance(context_type& context, Block& block) {
     const LayerPlan plan = this->plan();
     if (&context != context_) detail::fail<logic_error>("Step::advance: the context is not that of begin");
-    if (layer_ == 0) check_queries(block);
+    if (layer_ == 0) detail::check_queries(block, batch_.members());
     const auto depth = static_cast<Depth>(layer_ + 1);
     // The rows of a segment go through its layers together: their depth is noted at its end.
     if (change_ == depth || plan.outputs_only()) batch_.set_depth(plan, depth);
@@ -212,48 +212,6 @@ class Step {
   }
 
  private:
-  void check(std::span<const Entry> entries) const {
-    if (running()) detail::fail<logic_error>("Step::begin: a step is running; end or abort it first");
-    if (entries.empty()) detail::fail("Step::begin: no entries, at least 1 is needed");
-    for (std::size_t s = 0; s < entries.size(); ++s) {
-      const Entry& entry = entries[s];
-      if (entry.sequence == nullptr || entry.pruner == nullptr) {
-        detail::fail("Step::begin: entry ", s, " has a null pointer");
-      }
-      const Sequence& sequence = *entry.sequence;
-      if (sequence.layers() == 0) detail::fail<logic_error>("Step::begin: entry ", s, " has a sequence that was moved");
-      const bool goes_on = sequence.unfinished() && !entry.more;
-      const Index min_tokens = goes_on ? 0 : 1;
-      const Index max_tokens = std::numeric_limits<Position>::max() - sequence.length();
-      if (entry.new_tokens < min_tokens || entry.new_tokens > max_tokens) {
-        detail::fail("Step::begin: entry ", s, " has ", entry.new_tokens, " new tokens, out of range ", min_tokens,
-                     " to ", max_tokens);
-      }
-      const Sequence& first = *entries.front().sequence;
-      if (sequence.layers() != first.layers() || sequence.aux().hidden_size() != first.aux().hidden_size()) {
-        detail::fail("Step::begin: entry ", s, " has ", sequence.layers(), " layers of hidden size ",
-                     sequence.aux().hidden_size(), ", entry 0 has ", first.layers(), " of hidden size ",
-                     first.aux().hidden_size());
-      }
-    }
-  }
-
-  /// Throws `invalid_argument` for a score that looks at more rows than `block` keeps, where the block says how many.
-  template <class Block>
-  void check_queries(Block& block) const {
-    if constexpr (requires { block.max_queries(); }) {
-      static_assert(std::convertible_to<decltype(block.max_queries()), Index>,
-                    "lazyllm: `max_queries()` of the attention block must be a number");
-      const auto most = static_cast<Index>(block.max_queries());
-      for (const auto& member : batch_.members()) {
-        const Index last_queries = member.score.last_queries;
-        if (last_queries <= most) continue;
-        detail::fail("Step::advance: last_queries ", last_queries, " of a score is out of range 1 to ", most,
-                     ", the queries that the attention block keeps");
-      }
-    }
-  }
-
   void end_change(context_type& context, const LayerPlan& plan) {
     const auto depth = static_cast<Depth>(layer_ + 1);
     stats_.layers[detail::to_size(depth)].revived = batch_.end_change(context, plan, depth, hidden_);

@@ -16,14 +16,16 @@ struct StepEntry {
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
 
   Sequence* sequence = nullptr;  ///< in no other entry or running step
-  /// The same type for all entries. Its score is taken over when the step begins; its policy is asked from then on.
+  /// The same type for all entries. Its score is taken over when the step begins; its policy is asked from then on. All
+  /// steps of one prompt have the same policy and score.
   const Pruner* pruner = nullptr;
   /// Tokens to append; 0 only to go on with an unfinished prompt.
   Index new_tokens = 1;
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
   /// nothing is ranked and no row is returned. The entry that ends the prompt goes on as if it had come in one step.
   bool more = false;
-  /// How many of the last tokens are returned after the last layer. They are never pruned in this step.
+  /// How many of the last tokens are returned after the last layer, from 0 to all that run in this step. They are never
+  /// pruned in it.
   Index outputs = 1;
   /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
   /// results stay those of one step. Revived tokens of earlier turns are added to them. At least as many as score or

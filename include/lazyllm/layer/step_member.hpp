@@ -4,7 +4,6 @@
 #include <exception>
 #include <limits>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,7 +45,7 @@ struct StepMember {
 
   /// Appends the new tokens and checks the entry's options. Throws and changes nothing.
   StepMember(const StepEntry<Sequence, Pruner>& entry_, std::size_t number)
-      : entry(entry_), score(entry.pruner->score()), running(*entry.sequence, entry.new_tokens) {
+      : entry(entry_), score(entry.pruner->score()), running(*entry.sequence, entry.new_tokens, number) {
     const auto& prompt = running.prompt();
     layers = running.sequence().layers();
     tokens = running.sequence().length();
@@ -56,7 +55,7 @@ struct StepMember {
       fail("Step::begin: entry ", number, " has ", entry.new_tokens,
            " new tokens, out of range 0 to 0: rows of its prompt wait for layer ", stage);
     }
-    const Index max_outputs = stage == 0 ? tokens - first_row() : trailing(prompt.keys);
+    const Index max_outputs = stage == 0 ? tokens - first_row() : trailing_rows(prompt.keys);
     if (entry.outputs < 0 || (!entry.more && entry.outputs > max_outputs)) {
       fail("Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ", max_outputs);
     }
@@ -64,6 +63,7 @@ struct StepMember {
       fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
            ": the tokens that score or are outputs run together");
     }
+    check_score(number);
     for (const Position position : entry.continuations) {
       if (position >= 0 && position < tokens) continue;
       fail("Step::begin: entry ", number, " has a continuation at position ", position, ", out of range 0 to ",
@@ -119,9 +119,10 @@ struct StepMember {
     for (event = layers_run + 1; event < layers; ++event) {
       waits = !last_slice && must_wait();
       if (last_slice) selection = entry.pruner->selection(point(active, tokens, prompt_tokens));
-      // As in decode steps of a sequence that has never been pruned: there is nothing to rank.
-      const bool keeps_all = selection.kind == Selection::Kind::top_k && selection.k >= active;
-      if (keeps_all && running.parked_at(event) == 0) selection = {};
+      // As in decode steps of a sequence that has never been pruned: there is nothing to rank or to leave out.
+      const bool keeps_active = selection.kind == Selection::Kind::not_pruned_before ||
+                                (selection.kind == Selection::Kind::top_k && selection.k >= active);
+      if (keeps_active && running.parked_at(event) == 0) selection = {};
       if (selection.kind != Selection::Kind::all) check_chunks();
       if (waits || selection.kind != Selection::Kind::all || running.parked_at(event) > 0) return;
     }
@@ -155,16 +156,33 @@ struct StepMember {
   }
 
  private:
-  Index tail() const {
-    const Index queries = std::min<Index>(score.last_queries, entry.more ? tokens : prompt_tokens);
-    return std::max({queries, entry.outputs, Index{1}});
+  /// How many of the last tokens score.
+  Index queries() const { return std::min<Index>(score.last_queries, entry.more ? tokens : prompt_tokens); }
+  Index tail() const { return std::max({queries(), entry.outputs, Index{1}}); }
+
+  /// How many of the last tokens are among the ascending `keys` of the present stage and have not run in it.
+  Index trailing_rows(const std::vector<Position>& keys) const {
+    Index count = 0;
+    while (count < std::ssize(keys) && keys[keys.size() - to_size(count) - 1] == tokens - 1 - count &&
+           running.depth(static_cast<Position>(tokens - 1 - count)) == stage) {
+      ++count;
+    }
+    return count;
   }
 
-  /// How many of the last tokens are among ascending `keys`.
-  Index trailing(const std::vector<Position>& keys) const {
-    Index count = 0;
-    while (count < std::ssize(keys) && keys[keys.size() - to_size(count) - 1] == tokens - 1 - count) ++count;
-    return count;
+  /// Throws if the score is not that of the prompt's earlier steps, as far as that can be seen: where rows that score
+  /// have run already, or their sums over the layers before are missing.
+  void check_score(std::size_t number) const {
+    const auto& prompt = running.prompt();
+    if (stage > 0 && over_layers(score) && prompt.score_sums.rows().rows < std::ssize(prompt.keys)) {
+      fail("Step::begin: the score of entry ", number, " sums over layers, that of its prompt's earlier steps did not");
+    }
+    for (Index position = std::max(tokens - queries(), tokens - prompt_tokens); position < tokens; ++position) {
+      const bool active = stage == 0 || std::ranges::binary_search(prompt.keys, static_cast<Position>(position));
+      if (!active || running.depth(static_cast<Position>(position)) <= stage) continue;
+      fail("Step::begin: the score of entry ", number, " has last_queries ", score.last_queries,
+           ", more than that of its prompt's earlier steps: position ", position, " has run already");
+    }
   }
 
   /// Keys of the present stage, all its slices together.
@@ -180,11 +198,15 @@ struct StepMember {
   /// Whether a slice waits at the event for the rest of its stage: where others wait already, or may be ranked.
   bool must_wait() const {
     if (running.parked_at(event) > 0 && std::ranges::count(prompt_depths(), event) > 0) return true;
+    const auto ranks_or_drops = [this](Selection::Kind kind) {
+      return kind == Selection::Kind::not_pruned_before ? running.parked_at(event) > 0 : kind != Selection::Kind::all;
+    };
     if (!entry.more) {
-      return entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind != Selection::Kind::all;
+      return ranks_or_drops(entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind);
     }
     constexpr Index max = std::numeric_limits<Position>::max();  // how long the prompt will be is unknown
-    return entry.pruner->prunes(point(tokens, tokens, prompt_tokens)) || entry.pruner->prunes(point(max, max, max));
+    return ranks_or_drops(entry.pruner->kind(point(tokens, tokens, prompt_tokens))) ||
+           ranks_or_drops(entry.pruner->kind(point(max, max, max)));
   }
 
   /// Throws if a chunk of the prompt has run past the event in an earlier step.

@@ -14,7 +14,8 @@ struct StepFailure {
   std::exception_ptr error;  ///< what a policy threw, or `invalid_argument` for a score that is not a finite number
 };
 
-/// What a step leaves: hidden states after the last layer, for final norm and logits. Valid until the next `begin`.
+/// What a step leaves: hidden states after the last layer, for final norm and logits. Valid until the step's next
+/// `begin` or `reserve`, or its end of life.
 template <class T>
 struct StepOutput {
   RowsView<T> rows;                       ///< `[outputs x hidden_size]` of all entries, one after the other

@@ -5,6 +5,8 @@
 #include <optional>
 #include <span>
 
+#include "lazyllm/engine/error.hpp"
+#include "lazyllm/engine/positions.hpp"
 #include "lazyllm/policy/selection.hpp"
 
 namespace lazyllm {
@@ -18,7 +20,7 @@ struct ProtectFirst {
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
-    selection.protect_first = std::max(selection.protect_first, count);
+    selection.protect_first = count < 0 ? count : std::max(selection.protect_first, count);  // the pruner refuses it
     return selection;
   }
 };
@@ -32,7 +34,7 @@ struct ProtectLast {
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
-    selection.protect_last = std::max(selection.protect_last, count);
+    selection.protect_last = count < 0 ? count : std::max(selection.protect_last, count);  // the pruner refuses it
     return selection;
   }
 };
@@ -90,13 +92,17 @@ struct KeepComputed {
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
+    if (continuations < 0 || revive_from < 0) {
+      detail::fail("KeepComputed: continuations ", continuations, " or revive_from ", revive_from,
+                   " is out of range, at least 0");
+    }
     if (!point.decodes() || !selection.ranks()) return selection;
     const bool is_first = point.decoded_tokens == 0 && first_revived;
     const bool ranks = is_first || point.layers_run >= revive_from;
     selection.kind = ranks ? Selection::Kind::top_k : Selection::Kind::not_pruned_before;
     selection.k = point.active_tokens;
     selection.max_revived = is_first ? *first_revived : revived;
-    const Index first = std::clamp<Index>(continuations, 0, std::ssize(point.continuations));
+    const Index first = std::min<Index>(continuations, std::ssize(point.continuations));
     selection.protect = point.continuations.first(detail::to_size(first));
     return selection;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@ struct Preset {
   AttentionScore score = {};  ///< how tokens rank
   Index protect_first = 0;    ///< positions below it are always kept
   Index protect_last = 1;     ///< the last `protect_last` tokens are always kept
-  /// At each pruning layer of a later prompt's step, and of decode steps without `decode_revived`.
+  /// The most tokens that are revived at each pruning layer, in the step of a second or later prompt, and in decode
+  /// steps where `decode_revived` is absent.
   Index max_revived = Selection::unlimited;
   /// In decode steps all tokens that have been computed stay, and this number of others is revived at each pruning
   /// layer, see `KeepComputed`; absent: decode steps prune like the prompt's.
@@ -40,8 +42,9 @@ struct Preset {
 };
 
 /// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for
-/// `first_revived`, `continuations` or `revive_from` without `decode_revived`.
+/// `first_revived`, `continuations` or `revive_from` without `decode_revived`, and for an empty policy.
 inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
+  if (!policy) detail::fail("make_pruner: the policy is empty");
   policy = ReviveAtMost<AnyPolicy>{std::move(policy), preset.max_revived};
   if (preset.min_tokens) policy = MinTokens<AnyPolicy>{std::move(policy), *preset.min_tokens};
   if (preset.decode_revived) {
@@ -65,6 +68,8 @@ inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
 }
 
 namespace detail {
+
+inline constexpr Index most_tokens = std::numeric_limits<Position>::max();  // of a sequence
 
 /// Calls `visit(name, member, lowest)` for each member of a preset that a file has: a count is at least `lowest`.
 template <class AnyPreset, class Visit>
@@ -95,10 +100,9 @@ Member read_member(const std::string& name, const Json& value, Index lowest) {
     }
   } else {
     // Compared as a double, in which no integer of the file wraps around.
-    constexpr Position highest = std::numeric_limits<Position>::max();
     if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(lowest) ||
-        value.template get<double>() > static_cast<double>(highest)) {
-      fail("preset: ", name, " ", shown(), " is out of range: a whole number from ", lowest, " to ", highest);
+        value.template get<double>() > static_cast<double>(most_tokens)) {
+      fail("preset: ", name, " ", shown(), " is out of range: a whole number from ", lowest, " to ", most_tokens);
     }
     return value.template get<Index>();
   }
@@ -139,7 +143,7 @@ void from_json(const Json& json, Preset& preset) {
   preset = std::move(result);
 }
 
-/// Writes what `from_json` reads.
+/// Writes what `from_json` reads. A number above the most tokens of a sequence is written as that.
 template <class Json>
 void to_json(Json& json, const Preset& preset) {
   json = Json::object();
@@ -148,9 +152,9 @@ void to_json(Json& json, const Preset& preset) {
     if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
       json[name] = to_text(member);
     } else if constexpr (std::is_same_v<Member, Index>) {
-      if (member != Selection::unlimited) json[name] = member;
+      if (member != Selection::unlimited) json[name] = std::min(member, detail::most_tokens);
     } else if (member) {
-      json[name] = *member;
+      json[name] = std::min(*member, detail::most_tokens);
     }
   });
 }

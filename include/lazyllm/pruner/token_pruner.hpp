@@ -46,8 +46,8 @@ class TokenPruner {
   const Policy& policy() const { return policy_; }  ///< how many tokens stay
   const Score& score() const { return score_; }     ///< with its options
 
-  /// Whether the policy answers otherwise than to keep all tokens. Throws what it throws.
-  bool prunes(const PrunePoint& point) const { return answer(point).kind != Selection::Kind::all; }
+  /// Which tokens stay by the policy's answer, which is not checked. Throws what it throws.
+  Selection::Kind kind(const PrunePoint& point) const { return answer(point).kind; }
 
   /// Asks the policy. A selection that would keep everything comes back as kind `all`. Throws `invalid_argument` if k
   /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the
@@ -105,7 +105,7 @@ template <class P>
 concept PrunesTokens = requires(const P& pruner, const PrunePoint& point, const Selection& selection) {
   requires TokenScore<typename P::score_type>;
   { pruner.score() } -> std::same_as<const typename P::score_type&>;
-  { pruner.prunes(point) } -> std::same_as<bool>;
+  { pruner.kind(point) } -> std::same_as<Selection::Kind>;
   { pruner.selection(point) } -> std::same_as<Selection>;
   { P::task(selection, Index{}, Index{}, Positions(), std::span<const float>()) } -> std::same_as<SelectionTask>;
 };
