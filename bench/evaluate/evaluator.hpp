@@ -81,10 +81,13 @@ class Evaluator {
     }
     const bool chats = chat_ != nullptr && asked_in_chat(item.dataset);
     auto tokens = chats ? chat_->encode(tokenizer_, item.prompt) : tokenizer_.encode(item.prompt, true);
+    if (tokens.empty()) fail("the prompt has 0 tokens, at least 1 is needed");
     Question question{cut_middle(std::move(tokens), room), item.max_tokens, stop_, false};
     if (item.dataset == "samsum") {
       // As LongBench has it: there the answer is one line, and not an empty one.
-      question.stop.push_back(tokenizer_.encode("\n", false).back());
+      const std::vector<TokenId> line_feed = tokenizer_.encode("\n", false);
+      if (line_feed.empty()) fail("the tokenizer has no token for the line feed that ends an answer of samsum");
+      question.stop.push_back(line_feed.back());
       question.stop_not_first = true;
     }
     return question;

@@ -22,7 +22,7 @@ class ResultLog {
   /// since.
   const ItemResult* find(const Item& item) const;
 
-  /// Keeps one more. Throws `std::invalid_argument` if it cannot be written.
+  /// Keeps one more. Throws `file_error` if it cannot be written.
   void add(const ItemResult& result) { log_.append(nlohmann::json(result)); }
 
   std::size_t size() const { return results_.size(); }  ///< results from earlier starts

@@ -38,7 +38,8 @@ struct Problem {
   void prune() {
     const LayerPlan plan = dense.layer(0, 2);
     batch.score(context, block, plan, std::span<const Request>(requests));
-    batch.prune(context, plan, std::span<const Request>(requests), [](Index, Position) { return false; });
+    batch.begin_prune(context, plan, std::span<const Request>(requests), [](Index, Position) { return false; });
+    batch.end_prune(context);
     benchmark::DoNotOptimize(batch.kept(0).data());
   }
 

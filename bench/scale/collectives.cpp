@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
       std::vector<float> rows(count * 64);
       const double whole = microseconds([&] {  // what the library does: whole numbers are added
         const auto sums = ranks.all_reduce(count, lazyllm::ReduceOp::sum, [&](std::span<std::int64_t> own) {
-          for (std::size_t i = 0; i < count; ++i) own[i] = std::llround(double{scores[i]} * 0x1p50);
+          for (std::size_t i = 0; i < count; ++i) own[i] = std::llround(ranks.share() * double{scores[i]} * 0x1p50);
         });
         for (std::size_t i = 0; i < count; ++i) scores[i] = static_cast<float>(static_cast<double>(sums[i]) * 0x1p-50);
       });

@@ -24,7 +24,7 @@ class OutcomeLog {
   /// The outcome of an earlier run, or null.
   const Outcome* find(const lazyllm::Preset& preset, Index prompt) const;
 
-  /// Keeps one more. Throws `std::invalid_argument` if it cannot be written.
+  /// Keeps one more. Throws `file_error` if it cannot be written.
   void add(const lazyllm::Preset& preset, Index prompt, const Outcome& outcome);
 
  private:

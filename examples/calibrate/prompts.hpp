@@ -23,7 +23,7 @@ std::vector<bool> held_out(const std::vector<Prompt>& prompts);
 
 /// The prompts of a file, or of all *.jsonl and *.txt in a folder, one of each file in turn. A *.jsonl has a JSON
 /// object on each line, with a text `prompt` and, if it is there, a text `category` or `dataset` and a number
-/// `max_tokens`; any other file is one prompt. Throws `lazyllm::invalid_argument` or
+/// `max_tokens`; any other file is one prompt. Throws `std::invalid_argument` or
 /// `file_error`, naming file and line, for what cannot be read and for empty prompts.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path);
 

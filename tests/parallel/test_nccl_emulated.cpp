@@ -21,7 +21,9 @@ namespace {
 struct PlayedNccl {
   ncclResult_t started = ncclSuccess;
   ncclResult_t state = ncclSuccess;
-  int busy = 0;  ///< questions that are answered by `ncclInProgress`
+  ncclResult_t asked = ncclSuccess;      ///< answer to the question for the state
+  cudaError_t work = cudaErrorNotReady;  ///< answer to the question for the work, if it is an error
+  int busy = 0;                          ///< questions that are answered by `ncclInProgress`
   bool silent = false;
   int aborted = 0;
 } played;
@@ -41,6 +43,7 @@ extern "C" {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   CHECK(played.busy <= 0);
+  if (played.work != cudaErrorNotReady) return played.work;
   return played.silent ? cudaErrorNotReady : cudaStreamSynchronize(stream);
 }
 ncclResult_t ncclAllReduce(const void* source, void* target, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -58,7 +61,7 @@ ncclResult_t ncclAllReduce(const void* source, void* target, std::size_t count, 
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
   *state = played.busy-- > 0 ? ncclInProgress : played.state;
-  return ncclSuccess;
+  return played.asked;
 }
 ncclResult_t ncclCommAbort(ncclComm_t) {
   ++played.aborted;
@@ -111,6 +114,15 @@ TEST_CASE("NCCL: an error, or no answer, ends the wait and the communicator") {
   CHECK(played.aborted == 1);
   played = {.started = ncclRemoteError};
   CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), "lazyllm: ncclAllReduce: a peer is gone", rank_error);
+  CHECK(played.aborted == 1);
+  played = {.asked = ncclRemoteError};
+  CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), "lazyllm: ncclAllReduce: ncclCommGetAsyncError: a peer is gone",
+                       rank_error);
+  CHECK(played.aborted == 1);
+  played = {.work = cudaErrorMemoryAllocation};
+  CHECK_THROWS_WITH_AS(run(std::chrono::seconds(10)), doctest::Contains("ncclAllReduce: cudaStreamQuery: "),
+                       rank_error);
+  CHECK(played.aborted == 1);
   played = {};
 }
 

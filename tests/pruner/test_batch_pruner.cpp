@@ -51,7 +51,8 @@ struct One {
     const std::span<const detail::PruneRequest<Pruner>> requests(&request, 1);
     Batch batch;
     batch.score(context, block, plan, requests);
-    batch.prune(context, plan, requests, [&](Index, Position p) { return parked.contains(p); });
+    batch.begin_prune(context, plan, requests, [&](Index, Position p) { return parked.contains(p); });
+    batch.end_prune(context);
     CHECK(batch.bad(0) == -1);
     return list(batch.kept(0));
   }
@@ -155,8 +156,9 @@ TEST_CASE("batch pruner: random batches against the definition, one after the ot
     }
     batch.reserve_sums(context, std::ssize(block.scores));
     batch.score(context, block, plan, std::span<const detail::PruneRequest<Pruner>>(requests));
-    batch.prune(context, plan, std::span<const detail::PruneRequest<Pruner>>(requests),
-                [&](Index s, Position p) { return parked[static_cast<std::size_t>(s)].contains(p); });
+    batch.begin_prune(context, plan, std::span<const detail::PruneRequest<Pruner>>(requests),
+                      [&](Index s, Position p) { return parked[static_cast<std::size_t>(s)].contains(p); });
+    batch.end_prune(context);
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const detail::PruneRequest<Pruner>& request = requests[i];
       if (!request.selection.ranks()) continue;
@@ -218,8 +220,9 @@ TEST_CASE("batch pruner: a bad score is told for its request alone") {
   }
   Batch batch;
   batch.score(context, block, plan, std::span<const detail::PruneRequest<Pruner>>(requests));
-  batch.prune(context, plan, std::span<const detail::PruneRequest<Pruner>>(requests),
-              [](Index, Position) { return false; });
+  batch.begin_prune(context, plan, std::span<const detail::PruneRequest<Pruner>>(requests),
+                    [](Index, Position) { return false; });
+  batch.end_prune(context);
   CHECK(batch.bad(0) == -1);
   CHECK(batch.bad(1) == 1);
   CHECK(batch.bad(2) == -1);

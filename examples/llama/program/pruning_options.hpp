@@ -60,8 +60,8 @@ lazyllm::AttentionScore read_score(const std::string& text);
 std::string preset_file_of(const PruningOptions& options);
 
 /// The same options without anything left open: a preset's values in place of its name, defaults in place of what is
-/// absent. Throws `std::invalid_argument` for a preset file that cannot be read, that does not have the preset,
-/// or that was made for another number of layers than `layers`, and as `lazyllm::recommended`.
+/// absent. Throws `file_error` for a preset file that cannot be read, `std::invalid_argument` for one that does not
+/// have the preset or was made for another number of layers than `layers`, and as `lazyllm::recommended`.
 ///
 /// `widths` are the model's, for a recommended preset.
 PruningOptions resolved(PruningOptions options, Index layers, const lazyllm::LayerWidths& widths = {});

@@ -35,9 +35,8 @@ class EngineChecks {
         policy_(options.policy ? options.policy : AnyPolicy(half_twice)),
         pruner_(policy_, {.last_queries = options.last_queries}),
         keep_all_(KeepAll()) {
-    if (options.decode_steps < 2 || options.last_queries < 1) {
-      fail("check_engine: decode_steps ", options.decode_steps, " or last_queries ", options.last_queries,
-           " is out of range, at least 2 and 1");
+    if (options.decode_steps < 2) {
+      fail("check_engine: decode_steps ", options.decode_steps, " is out of range, at least 2");
     }
     if (options.sequences < 1 || options.sequences > 8) {
       fail("check_engine: sequences ", options.sequences, " is out of range 1 to 8");

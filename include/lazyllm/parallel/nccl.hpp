@@ -44,24 +44,26 @@ inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t st
     const auto end = std::chrono::steady_clock::now() + patience;
     for (;;) {
       ncclResult_t state = ncclSuccess;
-      detail::check_nccl(ncclCommGetAsyncError(communicator, &state), "ncclCommGetAsyncError");
+      const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
+      if (asked != ncclSuccess) give_up("ncclCommGetAsyncError: ", ncclGetErrorString(asked));
       if (state != ncclSuccess && state != ncclInProgress) give_up(ncclGetErrorString(state));
       // While the communicator is at it, the stream need not have the work yet.
       const cudaError_t work = state == ncclInProgress ? cudaErrorNotReady : cudaStreamQuery(stream);
-      if (work != cudaErrorNotReady) return cuda::detail::check(work, "cudaStreamQuery");
+      if (work == cudaSuccess) return;
+      if (work != cudaErrorNotReady) give_up("cudaStreamQuery: ", cudaGetErrorString(work));
       if (std::chrono::steady_clock::now() > end) give_up("no answer within ", patience.count(), " ms");
       std::this_thread::yield();
     }
   };
   const auto context = std::make_shared<cuda::Context>(stream);
-  return [communicator, stream, context, wait, aborted](std::span<std::int64_t> values, ReduceOp op) {
+  return [communicator, stream, context, wait, give_up, aborted](std::span<std::int64_t> values, ReduceOp op) {
     if (*aborted) detail::fail<rank_error>("ncclAllReduce: the communicator was aborted after an earlier error");
     const auto bytes = static_cast<Index>(values.size_bytes());
     std::byte* const device = context->workspace(bytes);
     context->upload(std::span<const std::int64_t>(values), reinterpret_cast<std::int64_t*>(device));
-    detail::check_nccl(ncclAllReduce(device, device, values.size(), ncclInt64, op == ReduceOp::sum ? ncclSum : ncclMax,
-                                     communicator, stream),
-                       "ncclAllReduce");
+    const ncclResult_t enqueued = ncclAllReduce(device, device, values.size(), ncclInt64,
+                                                op == ReduceOp::sum ? ncclSum : ncclMax, communicator, stream);
+    if (enqueued != ncclSuccess && enqueued != ncclInProgress) give_up(ncclGetErrorString(enqueued));
     wait();
     const std::byte* const host = context->fetch(bytes, [&](std::byte* target) {
       cuda::detail::check(cudaMemcpyAsync(target, device, values.size_bytes(), cudaMemcpyDeviceToHost, stream),

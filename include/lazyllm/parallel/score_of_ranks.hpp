@@ -57,11 +57,16 @@ struct ScoreOfRanks : AttentionScore {
   template <Backend Context, class Block>
   static void reduce_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
                             Ranks& ranks, Reduce heads) {
-    std::size_t count = 0;
-    for (const ScoreWindow& window : windows) count += window.over_heads == heads ? numbers_of(window) : 0;
+    std::size_t count = 0, longest = 0;
+    for (const ScoreWindow& window : windows) {
+      if (window.over_heads != heads) continue;
+      count += numbers_of(window);
+      longest = std::max(longest, window.scores.size());
+    }
     if (count == 0) return;
     const ReduceOp op = heads == Reduce::mean ? ReduceOp::sum : ReduceOp::max;
     auto numbers = ranks.all_reduce(count, op, [&](std::span<std::int64_t> own) {
+      ranks.scratch(longest);  // what is read into behind the collective: a rank must not fail there alone
       if (ranks.share() > 0) write(context, block, plan, windows, ranks, heads, own);
     });
     for (const ScoreWindow& window : windows) {

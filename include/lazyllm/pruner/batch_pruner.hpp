@@ -83,16 +83,8 @@ class BatchPruner {
     }
   }
 
-  /// Selects by the scores of the last `score`, for the requests that rank. `parked_here(sequence, position)` says
-  /// whether a token would be revived. The answers are those of `kept` and `bad`.
-  template <class ParkedHere>
-  void prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
-             const ParkedHere& parked_here) {
-    begin_prune(context, plan, requests, parked_here);
-    end_prune(context);
-  }
-
-  /// The first part of `prune`: a backend that selects ahead is not waited for.
+  /// Begins to select by the scores of the last `score`, for the requests that rank. `parked_here(sequence, position)`
+  /// says whether a token would be revived. A backend that selects ahead is not waited for.
   template <class ParkedHere>
   void begin_prune(Context& context, const LayerPlan& plan, std::span<const PruneRequest<P>> requests,
                    const ParkedHere& parked_here) {

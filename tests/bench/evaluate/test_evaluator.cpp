@@ -221,6 +221,26 @@ TEST_CASE("prompts lose their middle so that prompt and answer fit the context")
   check_rejected<std::invalid_argument>([&] { evaluator.evaluate(all, 0); }, {"89 tokens", "context of 90"});
 }
 
+TEST_CASE("texts of which a tokenizer makes no token are refused") {
+  class Stripping final : public Tokenizer {
+   public:
+    std::vector<TokenId> encode(std::string_view text, bool) const override {
+      return text.find_first_not_of(" \n") == std::string_view::npos ? std::vector<TokenId>() : std::vector<TokenId>{5};
+    }
+
+   private:
+    std::string token_bytes(TokenId, TokenId) const override { return "w"; }
+  };
+  const Stripping tokenizer;
+  Evaluator evaluator(method(Method::dense), model(), model(), tokenizer, context);
+  Item one = item(0, 4);
+  one.prompt = "  ";
+  check_rejected<std::invalid_argument>([&] { evaluator.evaluate(one, 0); }, {"0 tokens", "at least 1"});
+  one.prompt = "a dialogue";
+  one.dataset = "samsum";
+  check_rejected<std::invalid_argument>([&] { evaluator.evaluate(one, 0); }, {"line feed", "samsum"});
+}
+
 TEST_CASE("an answer ends at a stop token; that of samsum at its first line, which is not empty") {
   Item one = item(40, 8);
   const std::vector<TokenId> tokens = ToyTokenizer(3).encode(one.prompt, true);

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/calibrate/agreement.hpp"
 #include "examples/calibrate/prompts.hpp"
 #include "examples/llama/checkpoint/checkpoint.hpp"
 #include "examples/llama/checkpoint/json.hpp"
@@ -44,16 +44,6 @@ struct Options {
   }
 };
 
-/// Natural logarithms of the probabilities.
-std::vector<double> log_softmax(std::span<const float> logits) {
-  const double highest = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - highest);
-  std::vector<double> result;
-  for (const float logit : logits) result.push_back(logit - highest - std::log(sum));
-  return result;
-}
-
 struct Sums {
   double kl = 0, equal = 0, count = 0;
   std::vector<double> prefill_ms[2], decode_ms[2];
@@ -64,17 +54,14 @@ void run(AnyDecoder& whole, AnyDecoder& int8, Tokens prompt, Index tokens, Sums&
   int8.clear();
   std::vector<TokenId> next(prompt.begin(), prompt.end());
   for (Index token = 0; token < tokens; ++token) {
-    std::vector<double> distributions[2];
+    std::span<const float> logits[2];
     for (const int i : {0, 1}) {
       const Clock::time_point start = Clock::now();
-      const auto logits = (i == 0 ? whole : int8).step(next);
+      logits[i] = (i == 0 ? whole : int8).step(next);
       (token == 0 ? sums.prefill_ms : sums.decode_ms)[i].push_back(milliseconds_since(start));
-      distributions[i] = log_softmax(logits);
     }
-    for (std::size_t t = 0; t < distributions[0].size(); ++t) {
-      sums.kl += std::exp(distributions[0][t]) * (distributions[0][t] - distributions[1][t]);
-    }
-    const auto likeliest = [&](int i) { return std::ranges::max_element(distributions[i]) - distributions[i].begin(); };
+    sums.kl += kl_divergence(logits[0], logits[1]);
+    const auto likeliest = [&](int i) { return std::ranges::max_element(logits[i]) - logits[i].begin(); };
     sums.equal += likeliest(0) == likeliest(1) ? 1 : 0;
     ++sums.count;
     next.assign(1, static_cast<TokenId>(likeliest(0)));
