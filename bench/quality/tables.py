@@ -80,6 +80,10 @@ def between(values):
     return f" [{low:.0f}, {high:.0f}]"
 
 
+def name_of(row):
+    return ROWS.get(row, f"LazyLLM, preset {row}")
+
+
 def speedup(value):
     return "–" if value is None else f"{value:.2f}x"
 
@@ -103,11 +107,10 @@ def table_1(plan, results):
         share = f"{100 * measured['average'].score / dense_figures['average'].score:.1f} %"
         shares = [100 * own / of for own, of in zip(drawn.get("average", ()), dense_drawn) if of > 0]
         share += between(shares) if row != "dense" else ""
-        name = ROWS.get(row, f"LazyLLM, preset {row}")
         shown = [f"{f.score:.1f}{between(drawn.get(category))}"
                  + ("" if row == "dense" else f" / {speedup(f.ttft)} / {speedup(f.ideal)}")
                  for category, f in measured.items()]
-        rows.append([f"**{name}**", *shown, share])
+        rows.append([f"**{name_of(row)}**", *shown, share])
         commands.append(command(run, plan))
         for model in paper.MODELS if row in paper.TABLE_1 else ():
             theirs, of_dense = (of_paper(paper.TABLE_1[name][model], categories) for name in (row, "dense"))
@@ -136,24 +139,17 @@ def limits(options):
 
 def table_2(plan, results):
     runs, timed, rows = plan.table(), plan.speed(), []
-    ours = {row: results.by_category(runs[row], timed[row]) for row in ("lazy", *plan.presets)}
-    for i, category in enumerate(ours["lazy"]):
-        row = [category]
-        for measured in ours.values():
-            f = measured[category]
-            row += [f"{f.computed:.1f} %", speedup(f.generation), f"{f.reserved:.0f} %", f"{f.filled:.0f} %"]
-        for model in paper.MODELS:
-            computed, speed = of_paper(paper.TABLE_2[model], list(ours["lazy"]))[i]
-            row += [f"{computed:.1f} %", f"{speed:.2f}x"]
-        rows.append(row)
-    header = ["category"]
-    for name in ("as in the paper", *(f"preset {name}" for name in plan.presets)):
-        header += [f"{name}: computed", "generation speedup", "peak K/V + Aux Cache", "filled"]
-    for model in paper.MODELS:
-        header += [f"paper, {model}: computed", "generation speedup"]
-    note = ("Computed: (token, layer) pairs of the prompt until the end of the answer. Generation: prompt and answer. "
-            "Peak K/V + Aux Cache in percent of the dense run's K/V; filled counts only K/V that were computed.")
-    return f"### The paper's Table 2\n\nFrom the runs of Table 1. {note}\n\n{table(header, rows)}"
+    ours = {row: results.by_category(run, timed.get(row)) for row, run in runs.items() if row != "dense"}
+    categories = list(ours["lazy"])
+    for row, measured in ours.items():
+        rows.append([f"**{name_of(row)}**", *(f"{f.computed:.1f} % / {speedup(f.generation)} / {f.reserved:.0f} % / {f.filled:.0f} %"
+                                             for f in measured.values())])
+        for model in paper.MODELS if row == "lazy" else ():
+            rows.append([f"paper, {model}", *(f"{computed:.1f} % / {speed:.2f}x"
+                                              for computed, speed in of_paper(paper.TABLE_2[model], categories))])
+    note = ("(Token, layer) pairs of the prompt computed until the end of the answer / speedup of prompt and answer / peak of K/V "
+            "and Aux Cache in percent of the dense run's K/V / the same with only the K/V that were computed; of the paper the first two.")
+    return f"### The paper's Table 2\n\nFrom the runs of Table 1. {note}\n\n{table(['method', *categories], rows)}"
 
 
 # The bars
