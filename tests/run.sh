@@ -3,7 +3,7 @@
 # Real model files, where there are any, are found in $LAZYLLM_TEST_DATA; tests that lack theirs are said to be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash cmake/install_packages.sh libopenmpi-dev openmpi-bin
+bash cmake/install_packages.sh libopenmpi-dev openmpi-bin python3 python3-venv
 bash cmake/build_release.sh
 
 echo "== Test =="

@@ -82,6 +82,7 @@ def main():
     p.add_argument("model", type=pathlib.Path)
     p.add_argument("longbench", type=pathlib.Path)
     p.add_argument("--binary", default="build/release/bin/lazyllm-generate")
+    p.add_argument("--sets", nargs="+", choices=list(DATA_SETS), default=list(DATA_SETS), help="data sets (default: all)")
     p.add_argument("--items", type=int, default=3, help="of each data set")
     options, options.pruning = p.parse_known_args()
     tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
@@ -89,7 +90,8 @@ def main():
     print("| data set | labels, % of the prompt | of these kept after each pruning layer, % | of all tokens, % | nats: dense "
           "| pruned | labels back | as many others back | dense without labels | without as many others |", flush=True)
     print("|" + " --- |" * 10, flush=True)
-    for name, (answer_tokens, _) in DATA_SETS.items():
+    for name in options.sets:
+        answer_tokens, _ = DATA_SETS[name]
         rows = []
         for prompt, tokens, labels, answer in read(options.longbench / f"{name}.jsonl", tokenizer, options.items):
             layers = [set(positions) for positions in active(options, prompt, answer_tokens)]

@@ -37,8 +37,8 @@ inline constexpr Index recommended_min_tokens = 256;
 /// (docs/quality.md, "A second turn").
 inline constexpr Index recommended_max_revived = 8;
 
-/// A preset for a model that nobody has calibrated. The cuts are at relative depths. Cuts and score were searched on
-/// one model and checked on another (docs/quality.md). `speedup` is that of the prefill of 2048 tokens by operation
+/// A preset for a model that nobody has calibrated. The cuts are at relative depths. The score was found on one model
+/// and checked on another; both searches kept the cuts that they began with (docs/quality.md). `speedup` is that of the prefill of 2048 tokens by operation
 /// count. Longer prompts get more of it, as attention is more of their work; the tokens that are always kept make it
 /// less for prompts of a few hundred. Models of fewer than 5 layers may get less than `speedup`, as they have few
 /// places to cut: there no cut keeps less than a fifth. Models of one layer are not pruned, nor are sequences of fewer
