@@ -520,6 +520,13 @@ def outputs():
                        arguments("--model", "model", out, f"./model/../model/{name}"), files, place="--model", status=(1,),
                        check=lambda folder, run, name=name: [] if (folder / "model" / name).read_bytes() == (TINY / name).read_bytes()
                        else [f"{name} has changed"])
+    for program in ("attention_bench", "int8_loss", "serving_bench"):
+        for streams in ("2>/dev/full", "2>&-", "2> >(exec true)"):
+            yield Case("outputs", f"{program} {streams}", program, PROGRAMS[program](), streams=streams, status=(0,), check=is_json("old.json"))
+        yield Case("outputs", f"{program} --help >/dev/full", program, ["--help"], streams=">/dev/full", status=(1,))
+    # A bad line is reported where nobody can read it; the other one is answered.
+    yield Case("outputs", "evaluate reports a bad line 2>/dev/full", "lazyllm-evaluate", evaluate("--data", "mixed.jsonl"),
+               {"mixed.jsonl": json.dumps(LINE) + "\nno JSON\n"}, streams="2>/dev/full", status=(0,), check=is_json("old.json"))
     pairs = (("--json", "--trace"), ("--trace", "--logits"), ("--logits", "--report"), ("--json", "--report"))
     for a, b in pairs:
         yield Case("outputs", f"generate {a} and {b} are one", "lazyllm-generate", generate(a, "new", b, "./new"), place=a, status=(1,))

@@ -9,6 +9,7 @@
 #include "lazyllm/cuda.cuh"
 namespace backend = lazyllm::cuda;
 #else
+#include "lazyllm/check.hpp"
 #include "lazyllm/lazyllm.hpp"
 namespace backend = lazyllm::cpu;
 #endif
@@ -100,3 +101,30 @@ void run(backend::Context& context) {
   step.begin(context, sequence, pruner, 5);
   layer.forward(context, step);
 }
+
+#if defined(MISTAKE_DENSE_WITHOUT_CONTEXT) || defined(MISTAKE_REQUEST_WITHOUT_SEQUENCE) || \
+    defined(MISTAKE_PROBABILITIES_OF_ALL_ROWS)
+/// What `check_engine` is given.
+struct CheckedBlocks {
+  std::vector<LazyDecoderLayer<AttentionBlock, FeedForwardBlock>> layers;
+  Index hidden_size = 8;
+
+  void embed(backend::Context&, std::span<const std::int32_t>, Positions, RowsView<float>) {}
+  std::vector<float> logits(backend::Context&, RowsView<float>) { return {}; }
+  void poison(backend::Context&, Index, Index, Position) {}
+#ifdef MISTAKE_DENSE_WITHOUT_CONTEXT
+  std::vector<float> dense(std::span<const std::int32_t>) { return {}; }
+#endif
+#ifdef MISTAKE_REQUEST_WITHOUT_SEQUENCE
+  void set_request(Index) {}
+#endif
+#ifdef MISTAKE_PROBABILITIES_OF_ALL_ROWS
+  std::vector<float> probabilities(backend::Context&, const LayerPlan&) { return {}; }
+#endif
+};
+
+void check(backend::Context& context, std::span<const std::int32_t> prompt) {
+  check_engine(
+      context, [](Index, Index) { return CheckedBlocks(); }, prompt);
+}
+#endif

@@ -59,6 +59,32 @@ concept CheckedEngine = requires(E& engine, Context& context, std::span<const st
 
 namespace detail {
 
+/// Says at compile time which optional member of a checked engine is there and cannot be called.
+template <class E, class Context>
+constexpr void check_optional_members() {
+  if constexpr (requires { &E::dense; }) {
+    static_assert(
+        requires(E & engine, Context & context, std::span<const std::int32_t> tokens) {
+          to_vector(engine.dense(context, tokens));
+        },
+        "lazyllm: `dense` of a checked engine must be callable as `dense(Context&, std::span<const std::int32_t>)` and "
+        "return a vector");
+  }
+  if constexpr (requires { &E::set_request; }) {
+    static_assert(
+        requires(E & engine, Index i) { engine.set_request(i, i); },
+        "lazyllm: `set_request` of a checked engine must be callable as `set_request(Index, Index)`");
+  }
+  if constexpr (requires { &E::probabilities; }) {
+    static_assert(
+        requires(E & engine, Context & context, const LayerPlan& plan, Index i) {
+          to_vector(engine.probabilities(context, plan, i, i));
+        },
+        "lazyllm: `probabilities` of a checked engine must be callable as `probabilities(Context&, const LayerPlan&, "
+        "Index, Index)` and return a vector");
+  }
+}
+
 /// A fresh state of the engine and its sequences, fed step by step.
 template <Backend Context, class Engine>
 class CheckRun {

@@ -35,6 +35,7 @@ class EngineChecks {
         policy_(options.policy ? options.policy : AnyPolicy(half_twice)),
         pruner_(policy_, {.last_queries = options.last_queries}),
         keep_all_(KeepAll()) {
+    check_optional_members<Engine, Context>();
     if (options.decode_steps < 2) {
       fail("check_engine: decode_steps ", options.decode_steps, " is out of range, at least 2");
     }
