@@ -661,6 +661,7 @@ def main():
     parser.add_argument("kind", choices=list(MAKERS))
     parser.add_argument("results", nargs="+", type=pathlib.Path)
     parser.add_argument("document", type=pathlib.Path)
+    parser.add_argument("--section", default="", help="follows the kind in the document's marks: --section=-avx2 writes between those of ttft-avx2")
     parser.add_argument("--command", help="what was run")
     parser.add_argument("--context", help="machine, compiler, commit, date")
     options = parser.parse_args()
@@ -673,7 +674,7 @@ def main():
             print(tables)
             return
         content = f"```\n{options.command}\n```\n\n{options.context}\n\n{tables}"
-        text = replace_between_markers(options.document.read_text(), options.kind, content)
+        text = replace_between_markers(options.document.read_text(), options.kind + options.section, content)
     except (OSError, ValueError) as error:
         sys.exit(f"make_tables.py: {error}")
     except KeyError as error:

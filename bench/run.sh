@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [serving] [busy]: builds the
-# benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured.
+# benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured,
+# between two marks of its kind and of the machine's instruction sets.
 # Takes about three hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
 # Results lie by commit in build/release/bench-results; what is there is not measured again, so the same command goes on
 # with the rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and
@@ -27,12 +28,26 @@ if [[ -n $(git status --porcelain -- "${sources[@]}") ]]; then
   echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
   exit 1
 fi
+
+machine=$(bash bench/machine.sh)
+# Tables of processors with other instruction sets have places of their own.
+case $machine in
+  *amx_bf16*) section=-amx ;;
+  *avx512_bf16*) section= ;;
+  *avx512f*) section=-avx512 ;;
+  *) section=-avx2 ;;
+esac
+for kind in "$@"; do
+  for mark in "<!-- $kind$section begin -->" "<!-- $kind$section end -->"; do
+    grep -qF "$mark" docs/benchmarks.md || { echo "run.sh: docs/benchmarks.md needs a line '$mark' for $machine" >&2; exit 1; }
+  done
+done
+
 bash cmake/build_release.sh "${programs[@]}"
 bin=build/release/bin
 results=build/release/bench-results/$commit-$threads-$repeats
 mkdir -p "$results"
 compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/release/CMakeCache.txt)
-machine=$(bash bench/machine.sh)
 context="$machine; $("$compiler" --version | head -1); \
 commit $commit; $(date -u +%F)"
 
@@ -51,6 +66,11 @@ measure() {
   mv "$file.part" "$file"
 }
 
+# write KIND COMMAND: makes the tables of `files` and writes them into the document.
+write() {
+  python3 bench/make_tables.py "$1" "${files[@]}" docs/benchmarks.md "--section=$section" --context "$context" --command "$2"
+}
+
 run_micro() {
   echo "== Micro benchmarks =="
   local files=() part
@@ -58,8 +78,7 @@ run_micro() {
     measure "$results/micro-${part%%|*}.json" --benchmark_out= "$bin/lazyllm_micro_bench" --benchmark_min_time=0.2 \
       --benchmark_out_format=json --benchmark_filter="^($part)"
   done
-  python3 bench/make_tables.py micro "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "lazyllm_micro_bench --benchmark_min_time=0.2"
+  write micro "lazyllm_micro_bench --benchmark_min_time=0.2"
 }
 
 # shape, dtype, prompt tokens, schedule or preset, turns; what follows the first token is in the tables of generation
@@ -91,8 +110,7 @@ run_ttft() {
     measure "$results/ttft-${case//[ :,\/@#]/-}.json" --json= "$bin/ttft_bench" --shape "$shape" --dtype "$dtype" \
       --prompt "$prompt" --schedule "$schedule" --threads "$threads" --repeats "$turns" --generate 1
   done
-  python3 bench/make_tables.py ttft "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate 1"
+  write ttft "ttft_bench --shape SHAPE --dtype TYPE --prompt TOKENS --schedule SCHEDULE --threads $threads --repeats TURNS --generate 1"
 }
 
 # shape, prompt tokens, turns; longer prompts have more work beside the same library
@@ -106,8 +124,7 @@ run_overhead() {
     measure "$results/overhead-${case// /-}.json" --json= "$bin/ttft_bench" --shape "$shape" --prompt "$prompt" \
       --threads "$threads" --repeats 1 --overhead-turns "$turns" --generate 1
   done
-  python3 bench/make_tables.py overhead "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ttft_bench --shape SHAPE --prompt TOKENS --threads $threads --repeats 1 --overhead-turns TURNS --generate 1"
+  write overhead "ttft_bench --shape SHAPE --prompt TOKENS --threads $threads --repeats 1 --overhead-turns TURNS --generate 1"
 }
 
 run_attention() {
@@ -129,8 +146,7 @@ run_attention() {
     measure "$results/attention-${case//[ ,]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/attention_bench" \
       --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns" $options
   done
-  python3 bench/make_tables.py attention "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --keys KEYS --rows ROWS --scattered --kept PERCENT --threads $threads \
+  write attention "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --keys KEYS --rows ROWS --scattered --kept PERCENT --threads $threads \
 --repeats TURNS"
 }
 
@@ -142,8 +158,7 @@ run_decode() {
     measure "$results/decode-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
       --benchmark_out_format=json --benchmark_filter="few_(rows|layers_attend)<$type>"
   done
-  python3 bench/make_tables.py decode "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_(rows|layers_attend)<'"
+  write decode "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_(rows|layers_attend)<'"
 }
 
 run_int8() {
@@ -154,8 +169,7 @@ run_int8() {
     measure "$results/int8-$model.json" --json= "$bin/int8_loss" --model "$(bash examples/models/fetch.sh "$model")" \
       --data "${LAZYLLM_TEST_DATA:-../shared/data}/longbench" "${fixed[@]}"
   done
-  python3 bench/make_tables.py int8 "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "int8_loss --model MODEL --data longbench ${fixed[*]}"
+  write int8 "int8_loss --model MODEL --data longbench ${fixed[*]}"
 }
 
 # shape, prompt tokens, schedule, the host's weights, turns
@@ -183,8 +197,7 @@ run_peers() {
       --ttft-bench "$bin/ttft_bench" --shape "$shape" --prompt "$prompt" --schedule "$schedule" --weights "$weights" \
       --threads "$threads" --repeats "$turns" "${gguf[@]}"
   done
-  python3 bench/make_tables.py peers "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "bench/peers/compare.py --ttft-bench ttft_bench --shape SHAPE --prompt TOKENS --schedule SCHEDULE --weights WEIGHTS --threads $threads \
+  write peers "bench/peers/compare.py --ttft-bench ttft_bench --shape SHAPE --prompt TOKENS --schedule SCHEDULE --weights WEIGHTS --threads $threads \
 --repeats TURNS --gguf SHAPE=FILE"
 }
 
@@ -285,8 +298,7 @@ run_generation() {
     measure "$results/generation-${case//[ :,\/@#]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/lazyllm-generate" \
       --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}"
   done
-  python3 bench/make_tables.py generation "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS --context TOKENS ${fixed[*]/#*\//}"
+  write generation "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS --context TOKENS ${fixed[*]/#*\//}"
 }
 
 serving_cases=(
@@ -303,8 +315,7 @@ run_serving() {
     measure "$results/serving-${case//[ :,\/@#]/-}.json" --json= "$bin/serving_bench" --schedule "$schedule" \
       --model "$(bash examples/models/fetch.sh "$model")" --data "${LAZYLLM_TEST_DATA:-../shared/data}/longbench" "${fixed[@]}"
   done
-  python3 bench/make_tables.py serving "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "serving_bench --model MODEL --schedule SCHEDULE --data longbench ${fixed[*]}"
+  write serving "serving_bench --model MODEL --schedule SCHEDULE --data longbench ${fixed[*]}"
 }
 
 busy_cases=(
@@ -339,8 +350,7 @@ run_busy() {
     measure "$results/busy-${case//[ :,\/@#]/-}-quiet.json" --json= "${run[@]}"
     measure "$results/busy-${case//[ :,\/@#]/-}-busy.json" --json= beside_busy "${run[@]}"
   done
-  python3 bench/make_tables.py busy "${files[@]}" docs/benchmarks.md --context "$context" --command \
-    "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]/#*\//}
+  write busy "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]/#*\//}
 yes >/dev/null & lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]/#*\//}"
 }
 

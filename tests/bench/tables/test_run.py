@@ -72,8 +72,9 @@ def is_running(process):
 class Run(Repository):
     def setUp(self):
         super().setUp()
-        for path in ("bench/run.sh", "bench/machine.sh", "bench/make_tables.py"):
+        for path in ("bench/run.sh", "bench/make_tables.py"):
             self.write(path, (ROOT / path).read_text())
+        self.write("bench/machine.sh", 'echo "Some, 2 cores, ISA: ${ISA:-avx2 avx512f avx512_bf16}"\n')
         self.write("cmake/build_release.sh", "")
         self.write("build/release/CMakeCache.txt", "CMAKE_CXX_COMPILER:STRING=echo\n")
         self.write("docs/benchmarks.md", DOCUMENT)
@@ -129,6 +130,20 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
         self.assertIn("| 64 | 1 | 1000 | 100 % | all | 1 | 2 | 50 % |", self.document())
         self.assertEqual(self.run_script().returncode, 0)
         self.assertEqual(self.calls(), calls)
+
+    def test_other_instruction_sets_have_places_of_their_own(self):
+        for isa, section in (("avx2", "-avx2"), ("avx2 avx512f", "-avx512"), ("avx2 avx512f avx512_bf16 amx_bf16", "-amx")):
+            self.write("docs/benchmarks.md", DOCUMENT)
+            done = self.run_script("overhead", ISA=isa)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"docs/benchmarks.md needs a line '<!-- overhead{section} begin -->' for Some, 2 cores, ISA: {isa}\n", done.stderr)
+            self.assertEqual(self.document(), DOCUMENT)
+            self.write("docs/benchmarks.md", f"{DOCUMENT}<!-- overhead{section} begin -->\n<!-- overhead{section} end -->\n")
+            done = self.run_script("overhead", ISA=isa)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(self.document().startswith(DOCUMENT))
+            self.assertIn(f"ISA: {isa};", self.document())
+        self.assertTrue(self.calls())
 
     def test_the_time_is_bounded(self):
         done = self.run_script(SECONDS_AT_MOST="0")
