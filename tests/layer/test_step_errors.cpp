@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/runs.hpp"
 #include "support/scripted_engine.hpp"
 
 using namespace lazyllm;
@@ -420,4 +422,54 @@ TEST_CASE("step: a chunk's rows that have run cannot score with a wider window")
                        invalid_argument);
   engine.run({{.sequence = &sequence, .pruner = &three, .new_tokens = 2}});  // the window is what has not run
   CHECK(sequence.steps() == 1);
+}
+
+TEST_CASE("step: random entries are refused and change nothing, or run and return what they ask for") {
+  const auto cuts = KeepRatio(Schedule{{1, 0.8}, {3, 0.5}});
+  const std::vector<Engine::Pruner> pruners{
+      Engine::Pruner{KeepAll()},
+      Engine::Pruner{cuts},
+      Engine::Pruner{ProtectLast<AnyPolicy>{cuts, 6}},
+      Engine::Pruner{cuts, AttentionScore{.last_queries = 5}},
+      Engine::Pruner{ProtectLast<AnyPolicy>{cuts, 4}, AttentionScore{.last_queries = 2, .over_layers = true}},
+      Engine::Pruner{StaticPruning(Schedule{{2, 0.5}})}};
+  Index refused = 0, answered = 0;
+  for (unsigned seed = 0; seed < runs(300); ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto between = [&](Index first, Index last) {
+      return std::uniform_int_distribution<Index>(first, last)(random);
+    };
+    Engine engine(between(4, 6));
+    for (float& score : engine.script->scores) score = static_cast<float>(between(0, 20));
+    Engine::Sequence sequence = engine.sequence();
+    while (sequence.length() < 200) {
+      const Engine::Entry entry{.sequence = &sequence,
+                                .pruner = &pruners[static_cast<std::size_t>(between(0, std::ssize(pruners) - 1))],
+                                .new_tokens = between(0, 12),
+                                .more = between(0, 2) == 0,
+                                .outputs = between(0, 1) == 0 ? 1 : between(0, 10),
+                                .max_rows = between(0, 2) == 0 ? Engine::Entry::unlimited : between(1, 12)};
+      const std::vector<Depth> before(sequence.depths().begin(), sequence.depths().end());
+      const Index steps = sequence.steps();
+      try {
+        const StepOutput<float> output = engine.run({entry});
+        CHECK(output.rows.rows == (sequence.unfinished() ? 0 : entry.outputs));
+        for (Index row = 0; row < output.rows.rows; ++row) {
+          CHECK(output.rows.row(row)[2] == static_cast<float>(100 + sequence.length() - output.rows.rows + row));
+        }
+        answered += output.rows.rows;
+      } catch (const invalid_argument&) {
+        ++refused;
+        CHECK(std::ranges::equal(sequence.depths(), before));
+        CHECK(sequence.steps() == steps);
+        CHECK_FALSE(engine.step.running());
+      }
+      CHECK(engine.script->rows_right);
+      if (between(0, 30) == 0) sequence.clear();
+      if (between(0, 60) == 0) break;
+    }
+  }
+  CHECK(refused > 0);
+  CHECK(answered > 0);
 }
