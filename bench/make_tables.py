@@ -14,6 +14,7 @@ make_tables.py busy QUIET.json BUSY.json... DOCUMENT.md --command TEXT --context
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py cuda RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of ttft_bench and bench/peers)
 make_tables.py cuda-summary RESULT.json... -                                       (the same, in short)
+make_tables.py cuda-cudnn RESULT.json... DOCUMENT.md --command TEXT --context TEXT (the same, with cuDNN's attention)
 
 Each kind replaces what stands between its markers `<!-- KIND begin -->` and `<!-- KIND end -->` and nothing else. With
 `-` for the document it prints the tables.

@@ -51,10 +51,11 @@ compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/release/CMakeCache.tx
 context="$machine; $("$compiler" --version | head -1); \
 commit $commit; $(date -u +%F)"
 
-# measure FILE OPTION PROGRAM…: PROGRAM… OPTION FILE, unless the file is there.
+# measure FILE OPTION PROGRAM…: PROGRAM… OPTION FILE, unless the file of this very command is there.
 measure() {
   local file=$1 option=$2
   shift 2
+  file=${file%.json}-$(printf '%s\0' "$@" | sha256sum | head -c 8).json
   files+=("$file")
   [[ ! -e $file ]] || return 0
   if ((SECONDS >= ${SECONDS_AT_MOST:-86400})); then

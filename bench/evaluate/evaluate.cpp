@@ -80,11 +80,11 @@ Index usable_context(const ModelConfig& config, std::optional<Index> context) {
 }
 
 /// What the results depend on, besides the items.
-Json settings(const Options& options, const MethodOptions& method, Index context) {
+Json settings(const Options& options, const MethodOptions& method, const ChatTemplate* chat, Index context) {
   Json json = {{"model", options.model.path},
                {"model_fingerprint", fingerprint_of(model_files(options.model.path, options.model.tokenizer))}};
   if (!options.model.tokenizer.empty()) json["tokenizer"] = options.model.tokenizer;
-  if (options.chat) json["chat"] = true;
+  if (chat != nullptr) json["chat"] = chat->text("");  // a template may write the date
   json.update(to_json(method));
   if (!method.compressor.empty() && method.method == Method::compress) {
     json["compressor_fingerprint"] = fingerprint_of(model_files(method.compressor));
@@ -92,6 +92,7 @@ Json settings(const Options& options, const MethodOptions& method, Index context
   json.update({{"context", context},
                {"device", options.model.placement.device},
                {"dtype", options.model.placement.dtype},
+               {"isa", best_isa()},
                {"threads", options.model.placement.threads},
                {"speed_items", options.speed_items},
                {"repeats", options.repeats}});
@@ -168,7 +169,7 @@ void evaluate(Options options) {
   if (options.chat) chat = open_chat_template(options.model.tokenizer_path());
   const MethodOptions method = resolve(options.method_options, config.layers, widths_of(config));
   const Index context = usable_context(config, options.context);
-  const Json settings = ::settings(options, method, context);
+  const Json settings = ::settings(options, method, chat ? &*chat : nullptr, context);
   std::optional<OutputFile> output;
   if (!options.json.empty() && writes) output.emplace(options.json);
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -10,15 +11,11 @@ import time
 
 import usage
 from plan import plural
-from results import finished
+from results import Failure, finished
 
 MINUTE = 60
 # How the parts share the time of a run that is bounded.
 SHARES = {"dense": 4, "table": 10, "speed": 4, "sweep": 4, "location": 3, "usage": 1}
-
-
-class Failure(Exception):
-    pass
 
 
 def measured_at(plan):
@@ -117,10 +114,12 @@ class Measurement:
         most = max(run.limit(data_set) for run in runs for data_set in run.collection.data_sets)
         for limit in range(1, most + 1):
             tasks = {}
-            for data_set in by_turns(runs[0].collection.data_sets):
-                for run in runs:
+            for turn in itertools.zip_longest(*(by_turns(run.collection.data_sets) for run in runs)):
+                for run, data_set in zip(runs, turn):
+                    if data_set is None or limit > min(run.limit(data_set), lines(data_set.path)):
+                        continue
                     place = self.plan.place(run, data_set)
-                    if limit <= min(run.limit(data_set), lines(data_set.path)) and finished(place, limit) is None:
+                    if finished(place, limit) is None:
                         tasks[place] = (run, data_set, limit)
             self.run_all(f"{part}, item {limit} of each data set", list(tasks.values()), until)
 

@@ -80,7 +80,8 @@ def settings(model, data, hours, chat, environment):
     if pretrained:
         values |= {"hours": hours or 3, "chat": True, "context": 4096, "longest_answer": 128}
         data = data or pathlib.Path(environment.get("LAZYLLM_TEST_DATA") or ROOT.parent / "shared/data") / "longbench"
-        preset_file = preset_file or ROOT / f"examples/models/presets/{model}.json"
+        committed = ROOT / f"examples/models/presets/{model}.json"
+        preset_file = preset_file or (committed if committed.exists() else None)
         model = fetched(model)
     # A whole path, because evaluations go on only with the model of the same path.
     model = pathlib.Path(model).resolve() if model else ROOT / "examples/models/tiny"
@@ -124,7 +125,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to run the model: arguments of lazyllm-evaluate. `seeds` multiplies the work."""
+    """A way to run the model: arguments of lazyllm-evaluate."""
 
     name: str
     arguments: tuple
@@ -147,6 +148,11 @@ class Run:
 
     def limit(self, data_set):
         return self.items if self.timed or self.program == "trace" else max(1, -(-self.items // data_set.share))
+
+
+# What is read of a model beside its weights; chat templates and ends of answers among it.
+MODEL_FILES = ("chat_template.jinja", "config.json", "generation_config.json", "special_tokens_map.json", "tokenizer.bin",
+               "tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
 
 def plural(count, noun):
@@ -308,8 +314,7 @@ class Plan:
     @functools.cached_property
     def folder(self):
         """Of results: one for each model, data and number type, so that no result is taken for another's."""
-        names = sorted(path for path in self.options.model.iterdir()
-                       if path.suffix == ".safetensors" or path.name in ("config.json", "tokenizer.json"))
+        names = sorted(path for path in self.options.model.iterdir() if path.suffix == ".safetensors" or path.name in MODEL_FILES)
         of_data = [self.made_folder().name]
         if self.options.data is not None:
             of_data = [sampled(path) for path in sorted(self.options.data.glob("*.jsonl"))]

@@ -30,8 +30,8 @@ def with_section(document, name, title, content):
 
 def made(part, plan):
     """The part's sections and its picture, or None for a part without one."""
-    # Dense scores are of the same items as the tables where the time is bounded.
-    results = reading.Results(plan, "table" if part == "dense" and plan.bounded else part)
+    # Dense scores are of the same items as the tables where the time is bounded; made questions have more lengths there.
+    results = reading.Results(plan, "table" if part == "dense" and plan.bounded and plan.options.data else part)
     sections = [make(plan, results) for make in tables.TABLES[part]]
     return sections, plot.svg(figures.FIGURES[part](plan, results)) if part in figures.FIGURES else None
 

@@ -13,6 +13,10 @@ DRAWS = 1000
 FIELDS = ("score", "ideal", "filtered", "computed", "reserved", "filled", "prompt_tokens", "answer_tokens")
 
 
+class Failure(Exception):
+    """A program has failed."""
+
+
 class Missing(Exception):
     """A result that a table needs is not there."""
 
@@ -40,11 +44,12 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def mean_figures(several):
+def mean_figures(several, all_timed=False):
+    """Speedups are of those that were timed, or with `all_timed` of none unless all were."""
     several = list(several)
     result = Figures(sum(f.items for f in several), *(mean(getattr(f, name) for f in several) for name in FIELDS))
     timed = [f for f in several if f.ttft is not None]
-    if timed:
+    if timed and (not all_timed or len(timed) == len(several)):
         result.ttft = mean(f.ttft for f in timed)
         result.generation = mean(f.generation for f in timed)
     return result
@@ -144,13 +149,23 @@ class Results:
         the measured speedups where they are."""
         by_set = self.by_data_set(run)
         for data_set, figures in by_set.items():
-            result = timed and finished(self.plan.place(timed, data_set), 1)
-            if result and result["items"]:
+            result = finished(self.plan.place(timed, data_set), 1) if timed and data_set in self.timed else None
+            if result:
                 figures.ttft, figures.generation = (result["overall"][f"{kind}_speedup"] for kind in ("ttft", "generation"))
         found = {category: mean_figures(f for data_set, f in by_set.items() if data_set.category == category)
                  for category in paper.CATEGORIES if category in (data_set.category for data_set in by_set)}
-        found["average"] = mean_figures(found.values())
+        found["average"] = mean_figures(found.values(), all_timed=True)
         return found
+
+    @functools.cached_property
+    def timed(self):
+        """The data sets of which all methods have times: of those alone speedups can be compared."""
+        def has(run, data_set):
+            result = finished(self.plan.place(run, data_set), 1)
+            return bool(result and result["items"])
+
+        runs = list(self.plan.speed().values())
+        return {data_set for data_set in runs[0].collection.data_sets if all(has(run, data_set) for run in runs)}
 
 
 def relative(figures, dense):

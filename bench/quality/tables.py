@@ -303,7 +303,7 @@ def bars(plan, results):
         raise reading.Missing("any run with a bar")
     margins_from = "as are margins" if plan.bounded else "margins from the sweep, between whose points scores are interpolated"
     note = (f"Losses in percent of the dense score of the same items, from the runs of Table 1; {margins_from}. "
-            f"Categories in which dense scores below {reading.LEAST_DENSE} do not count.")
+            f"Categories in which dense scores below {reading.LEAST_DENSE} count in averages alone.")
     return f"### What was to be reached\n\n{note}\n\n{table(['bar', 'reached', 'met'], rows)}"
 
 

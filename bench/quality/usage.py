@@ -6,8 +6,10 @@ import subprocess
 import tempfile
 
 import paper
+from results import Failure
 
 MOST_GROUPS = 4
+TOO_LONG = "(prompt "  # what lazyllm-generate says of a prompt that the model cannot run has its length in brackets
 
 
 def used_shares(trace, prompt_tokens):
@@ -51,13 +53,15 @@ def prompt_of(line, data_set, options):
         prompt = json.loads(pathlib.Path(options.prompts).read_text())[name].format(**line)
     length = line.get("max_tokens")
     if length is None:
-        length = json.loads(pathlib.Path(options.lengths).read_text())[name] if options.lengths else 64
+        if not options.lengths:
+            raise Failure(f"{data_set.path}: a line has no max_tokens, and there is no file of answer lengths")
+        length = json.loads(pathlib.Path(options.lengths).read_text())[name]
     return prompt, min(length, options.longest_answer or length)
 
 
 def measure(plan, run, data_set, limit):
-    """Writes the shares of the first items of a data set. Prompts that the model cannot run are left out."""
-    o, place, items, left_out = plan.options, plan.place(run, data_set), [], []
+    """Writes the shares of the first items of a data set. Prompts that are too long for the model are left out."""
+    o, place, items = plan.options, plan.place(run, data_set), []
     arguments = run.method.arguments[2:]  # without --method, which lazyllm-generate has not
     with open(data_set.path) as file, tempfile.TemporaryDirectory() as folder:
         prompt_file, trace_file = f"{folder}/prompt", f"{folder}/trace.json"
@@ -71,12 +75,13 @@ def measure(plan, run, data_set, limit):
                                      *arguments, "--max-tokens", str(length), *["--chat"] * chat,
                                      *["--context", str(o.context)] * (o.context > 0), "--dtype", o.dtype,
                                      "--threads", str(max(1, o.threads // o.jobs)), "--trace", trace_file],
-                                    capture_output=True, check=False)
-            if result.returncode:
-                left_out.append(result.stderr.decode(errors="replace").strip()[-200:])
+                                    capture_output=True, text=True, errors="replace", check=False)
+            if result.returncode and TOO_LONG in result.stderr:
                 continue
+            if result.returncode:
+                raise Failure(f"lazyllm-generate failed for {run.title} on {data_set.path}: {result.stderr.strip()[-600:]}")
             trace = json.loads(pathlib.Path(trace_file).read_text())
             items.append({"shares": used_shares(trace, trace[0]["new_tokens"])})
     partial = place.with_suffix(".partial")
-    partial.write_text(json.dumps({"data": {"limit": limit}, "items": items, "left_out": left_out}))
+    partial.write_text(json.dumps({"data": {"limit": limit}, "items": items}))
     partial.replace(place)

@@ -169,11 +169,14 @@ def seconds_on_devices(model, tokens, schedule, devices):
     intermediate = parts(model.intermediate, devices)
     total = 0.0
     for rows, going_on, numbers in layers_of(model, tokens, schedule):
-        work = (4 * rows * model.hidden * kv_heads + 4 * rows * model.hidden * heads + 2 * rows * (rows + 1) * heads) * model.head_dim
+        last = going_on == 1 and tokens > 1
+        queries = 1 if last else rows
+        work = (4 * rows * model.hidden * kv_heads + 4 * queries * model.hidden * heads
+                + (4 * rows if last else 2 * rows * (rows + 1)) * heads) * model.head_dim
         work += 6 * going_on * model.hidden * intermediate
         reading = layer_weights / devices * element / VALUE["reading weights"]
         total += max(work / VALUE["matrix products of a device"], reading) + VALUE["launches of a layer"]
-        total += collective(rows * model.hidden * element) + collective(going_on * model.hidden * element)
+        total += collective(queries * model.hidden * element) + collective(going_on * model.hidden * element)
         if numbers:
             passes = 32 / VALUE["scoring"]
             total += passes * rows * kv_heads * model.head_dim * element / VALUE["reading weights"]
@@ -263,14 +266,15 @@ def size(count):
 def markdown(measured):
     runs = [line for line in measured if "prompt" in line]
     collectives = [line for line in measured if "whole_numbers_us" in line]
+    machine = next(line for line in measured if "alone_ms" in line)
     out = ["# Figures", "",
            "`python3 bench/scale/model.py bench/scale/measured.jsonl --svg bench/scale/scale.svg` prints these tables and draws.",
+           f"Measured: {machine['machine']}; commit {machine['commit']}; {machine['date']}.",
            "", "## Collectives, microseconds, the median of 200", "",
            "| ranks | tokens | whole numbers added | floats gathered | one rank adds and tells | hidden rows of 64 added |",
            "|---|---|---|---|---|---|"]
     out += [f"| {c['ranks']} | {c['tokens']} | {c['whole_numbers_us']} | {c['gather_us']} | {c['reduce_broadcast_us']} | "
             f"{c['rows_of_64_us']} |" for c in collectives]
-    machine = next(line for line in measured if "alone_ms" in line)
     best, bandwidth, predict = fit(runs, collectives)
     rate, fed, network = best
     out += ["", "## TTFT here, and the model that is fitted to it", "",

@@ -60,6 +60,13 @@ class Metadata:
         scaling = self.model("rope.scaling.type", "none")
         if scaling != "none":
             raise Unsupported(f"{self.architecture}.rope.scaling.type is {json.dumps(scaling)}, known: none")
+        for name in ("attention.sliding_window", "attention.scale", "expert_count"):
+            if self.model(name, 0):
+                raise Unsupported(f"{self.architecture}.{name} is {self.model(name)}: it is not converted")
+        width = self.model("attention.key_length", self.model("embedding_length") // self.heads())
+        if self.model("rope.dimension_count", width) != width:
+            raise Unsupported(f"{self.architecture}.rope.dimension_count is {self.model('rope.dimension_count')}, known: {width}, "
+                              "all of a head")
 
     def required(self, name):
         if name not in self.values:

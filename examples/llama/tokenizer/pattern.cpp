@@ -26,12 +26,46 @@ void refuse_inline_m(const std::string& pattern) {
   }
 }
 
+/// Whether `pattern` has an interval at `at`, such as "{1,3}": how long it is, else 0. `exact` is set for "{3}".
+std::size_t interval_at(const std::string& pattern, std::size_t at, bool& exact) {
+  const std::size_t end = pattern.find_first_not_of("0123456789,", at + 1);
+  if (end == std::string::npos || pattern[end] != '}' || end == at + 1) return 0;
+  exact = pattern.find(',', at) > end;
+  return end + 1 - at;
+}
+
+/// In Oniguruma's syntax of Ruby, which `tokenizers` takes, "+" behind an interval repeats it, and "?" behind "{3}"
+/// makes it optional; in ICU the first takes as much as it can and gives nothing back, the second is "{3}".
+void refuse_marked_intervals(const std::string& pattern) {
+  int brackets = 0;
+  for (std::size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] == '\\') {
+      ++at;
+      if (pattern.find_first_of("xpPNoku", at) == at && pattern.substr(at + 1, 1) == "{") at = pattern.find('}', at);
+      continue;
+    }
+    if (pattern[at] == '[') ++brackets;
+    if (pattern[at] == ']') --brackets;
+    if (pattern[at] != '{' || brackets > 0) continue;
+    bool exact = false;
+    const std::size_t length = interval_at(pattern, at, exact);
+    const char mark = length > 0 && at + length < pattern.size() ? pattern[at + length] : ' ';
+    if (mark == '+' || (mark == '?' && exact)) {
+      throw tokenizer_error(fmt::format("pattern {} has {} behind an interval at byte {}, which is not supported",
+                                        shown(pattern), shown(std::string(1, mark)), at + length));
+    }
+  }
+}
+
 }  // namespace
 
 Pattern::Pattern(const icu::UnicodeString& text, Kind kind) {
   if (text.isEmpty()) throw tokenizer_error("a pattern is empty");
   UErrorCode status = U_ZERO_ERROR;
-  if (kind == Kind::regex) refuse_inline_m(utf8(text));
+  if (kind == Kind::regex) {
+    refuse_inline_m(utf8(text));
+    refuse_marked_intervals(utf8(text));
+  }
   compiled_.reset(
       icu::RegexPattern::compile(text, kind == Kind::literal ? std::uint32_t{UREGEX_LITERAL} : as_oniguruma, status));
   if (failed(status)) {

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "bench/quality"))
 sys.dont_write_bytecode = True
 
 import agreement  # noqa: E402
+import measure  # noqa: E402
 import paper  # noqa: E402
 import plan as planning  # noqa: E402
 import plot  # noqa: E402
@@ -369,6 +370,48 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.row("loss <= 1 % of the average at").endswith("| yes |"))
         self.assertTrue(self.row("LazyLLM (preset 1%) above random").endswith("| yes |"))
 
+    def test_a_bounded_run_measures_each_method_on_its_own_data(self):
+        def collection(name):
+            path = self.data / f"{name}.jsonl"
+            path.write_text("{}\n{}\n")
+            return planning.Collection(name, 2000, (planning.DataSet(path, "code completion", 1),))
+
+        runs = [planning.Run(name, planning.DENSE, collection(name), 2) for name in ("short", "long")]
+        plan = types.SimpleNamespace(options=None, runs=lambda part: runs,
+                                     place=lambda run, data_set: self.folder / f"{run.title}.json")
+        measured = []
+        measurement = measure.Measurement(plan)
+        measurement.run_all = lambda title, tasks, until: measured.extend((run.title, data_set.path.stem) for run, data_set, _ in tasks)
+        measurement.measure_evenly("dense", 0)
+        self.assertEqual(measured, [("short", "short"), ("long", "long")] * 2)
+
+    def test_speedups_are_of_what_all_methods_have_times_of(self):
+        self.run_it("table", "speed", hours="1")
+        self.assertNotIn("–", self.row("**LazyLLM, preset 1%**"))
+        next(path for path in self.folder.rglob("timed*.json") if path.parent.name == "one").unlink()
+        # One method lacks the time of the only data set of a category, which then has no speedup, nor has the average.
+        self.run_it("figures", hours="1")
+        for method in ("random drop", "static pruning", "LazyLLM, preset 1%"):
+            cells = self.row(f"**{method}**").split(" | ")
+            self.assertEqual([" / – / " in cell for cell in cells[1:-1]], [True, False, True])
+
+    def test_a_trace_that_fails_is_no_prompt_that_is_too_long(self):
+        class Failing(stand_in.Program):
+            def __call__(self, command, **options):
+                if pathlib.Path(str(command[0])).name != "lazyllm-generate":
+                    return super().__call__(command, **options)
+                return types.SimpleNamespace(returncode=1, stderr="not enough memory")
+
+        with self.assertRaisesRegex(SystemExit, "lazyllm-generate failed for .*: not enough memory"):
+            self.run_it("usage", program=Failing())
+
+    def test_results_are_of_one_chat_template(self):
+        plans = []
+        for template in ("a", "b"):
+            (self.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+            plans.append(planning.Plan(planning.settings(str(self.model), str(self.data), None, True, {})).folder)
+        self.assertNotEqual(*plans)
+
     def test_margins_of_a_bounded_run_name_both_speedups_and_a_draw(self):
         self.run_it("table", hours="1", program=stand_in.Program({"lazy": 0, "random-drop": 0}))
         row = self.row("LazyLLM (preset 1%) above random")
@@ -440,6 +483,8 @@ class Runs(unittest.TestCase):
             self.assertEqual((o.hours, o.chat, o.context, o.longest_answer), (3, True, 4096, 128))
             self.assertEqual((o.model, o.data), (self.folder / "smollm2", self.folder / "longbench"))
             self.assertTrue(o.preset_file.exists())
+            o = planning.settings("qwen2.5-coder-1.5b", None, None, False, {"LAZYLLM_TEST_DATA": str(self.folder)})
+            self.assertEqual(o.preset_file, self.folder / "qwen2.5-coder-1.5b" / "schedules.json")  # it is not there: automatic
             o = planning.settings("smollm2", str(self.data), 0.5, False, {"CONTEXT": "2048", "SCHEDULES": "mine.json"})
             self.assertEqual((o.hours, o.context, o.data, str(o.preset_file)), (0.5, 2048, self.data, "mine.json"))
         o = planning.settings(str(self.model), str(self.data), None, False, {})

@@ -220,6 +220,13 @@ class Convert(unittest.TestCase):
         self.expect_refused("blk.0.ffn_gate_exps.weight")
         self.write(stored, more=[lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)])
         self.expect_refused('llama.rope.scaling.type is "yarn", known: none')
+        for add, reason in ((lambda writer: writer.add_sliding_window(16), "llama.attention.sliding_window is 16: it is not converted"),
+                            (lambda writer: writer.add_float32("llama.attention.scale", 0.5), "llama.attention.scale is 0.5"),
+                            (lambda writer: writer.add_expert_count(4), "llama.expert_count is 4"),
+                            (lambda writer: writer.add_rope_dimension_count(WIDTH // 2),
+                             f"llama.rope.dimension_count is {WIDTH // 2}, known: {WIDTH}, all of a head")):
+            self.write(stored, more=[add])
+            self.expect_refused(reason)
         self.write(stored, more=[lambda writer: writer.add_add_bos_token(True)])
         self.expect_refused("tokenizer.ggml.add_bos_token is true, known: false")
 

@@ -34,5 +34,17 @@ TEST_CASE("patterns: the inline flag m, which means something else in Oniguruma,
   for (const char* pattern : {"(?i:'m|a)", "(?:m)", "a(?=m)", "(?!m)a"}) CHECK_NOTHROW(matches(pattern, "a"));
 }
 
+TEST_CASE("patterns: + and ? behind an interval, which mean something else in Oniguruma, are errors") {
+  for (const char* pattern : {"\\p{N}{1,3}+", "a{2}?", "a{2}+", "(?:ab){,3}+", "[{]a{1,}+"}) {
+    CAPTURE(pattern);
+    CHECK_THROWS_WITH_AS(matches(pattern, "a"), doctest::Contains("behind an interval at byte"), tokenizer_error);
+  }
+  CHECK_THROWS_WITH_AS(matches("\\p{N}{1,3}+", "a"), doctest::Contains("at byte 10"), tokenizer_error);
+  for (const char* pattern : {"\\p{N}{1,3}", "a{1,3}?b", "\\x{41}+", "\\p{L}+", "[a{2}+]", "(?:a{2})+", "\\{2}+"}) {
+    CAPTURE(pattern);
+    CHECK_NOTHROW(matches(pattern, "a"));
+  }
+}
+
 }  // namespace
 }  // namespace llama
