@@ -16,6 +16,7 @@ struct FakeStorage {
   void reserve(cpu::Context&, Index) requires(missing != 1);
   void acquire(cpu::Context&, std::span<Index>) requires(missing != 2);
   void release(Index) requires(missing != 3);
+  void check(cpu::Context&) const requires(missing != 7);
   FakeStorage make_empty() const requires(missing != 4);
   RowsView<float> rows() const requires(missing != 5);
   Index hidden_size() const requires(missing != 6);
@@ -27,6 +28,7 @@ struct StorageOfNoBackend : FakeStorage<-1> {
   using context_type = int;
   void reserve(int, Index);
   void acquire(int, std::span<Index>);
+  void check(int) const;
   StorageOfNoBackend make_empty() const;
 };
 struct PinnedStorage : FakeStorage<-1> {
@@ -37,6 +39,7 @@ static_assert(AuxStorage<cpu::OwnStorage<float>> && AuxStorage<cpu::PooledStorag
 static_assert(AuxStorage<FakeStorage<-1>>);
 static_assert(!AuxStorage<FakeStorage<1>> && !AuxStorage<FakeStorage<2>> && !AuxStorage<FakeStorage<3>>);
 static_assert(!AuxStorage<FakeStorage<4>> && !AuxStorage<FakeStorage<5>> && !AuxStorage<FakeStorage<6>>);
+static_assert(!AuxStorage<FakeStorage<7>>);
 static_assert(!AuxStorage<StorageOfFloatSize> && !AuxStorage<PinnedStorage> && !AuxStorage<std::vector<float>>);
 static_assert(!AuxStorage<StorageOfNoBackend>);
 

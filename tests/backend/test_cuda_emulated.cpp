@@ -166,6 +166,15 @@ TEST_CASE("cuda: rows stay on the stream that they began on") {
   dense.acquire(context, slots);
   CHECK_THROWS_AS(dense.acquire(other, {}), invalid_argument);
   CHECK_NOTHROW(dense.acquire(context, {}));
+  // What copies parked rows to somewhere else.
+  AuxCache<cuda::OwnStorage<float>> aux(3);
+  const Position parked[] = {0, 2};
+  aux.acquire(context, parked);
+  CHECK_THROWS_AS(aux.fork(other), invalid_argument);
+  CHECK_NOTHROW(aux.fork(context));
+  const detail::SavedSequence saved{.layers = 2, .depths = {1, 2, 1}};
+  CHECK_THROWS_AS(detail::save_sequence(other, aux, saved), invalid_argument);
+  CHECK_NOTHROW(detail::save_sequence(context, aux, saved));
 }
 
 TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") {

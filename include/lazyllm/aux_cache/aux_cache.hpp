@@ -125,8 +125,12 @@ class AuxCache {
     if (first < end) slot_of_.erase(slot_of_.begin() + first, slot_of_.begin() + std::min(last, end));
   }
 
-  /// A copy with slots of its own.
+  /// Throws `invalid_argument` for a context that must not work on the rows.
+  void check(context_type& context) const { storage_.check(context); }
+
+  /// A copy with slots of its own. Throws as `check`.
   AuxCache fork(context_type& context) const {
+    check(context);
     AuxCache copy(storage_.make_empty());
     std::vector<Position> positions;
     std::vector<Index> from;
@@ -181,6 +185,7 @@ concept ParksRows = std::movable<A> &&
   { A::no_slot } -> std::convertible_to<Index>;
   aux.reserve(context, index);
   aux.acquire(context, positions);
+  constant.check(context);
   constant.park(rows, places, copies);
   aux.revive(positions, rows, places, copies);
   { constant.slot(position) } -> std::same_as<Index>;

@@ -109,6 +109,7 @@ std::vector<std::byte> save_sequence(Context& context, const Aux& aux, const Sav
                            .steps = saved.steps,
                            .prompt_end = saved.prompt_end,
                            .tokens = std::ssize(saved.depths)};
+  aux.check(context);
   const std::vector<Position> positions = parked_positions<Aux>(saved);
   const std::size_t depth_bytes = saved.depths.size() * sizeof(Depth);
   std::vector<std::byte> bytes(sizeof(header) + depth_bytes + row_bytes(aux, positions.size()));

@@ -17,8 +17,8 @@
 namespace lazyllm {
 
 /// Storage of an Aux Cache: numbered slots, each a row of `hidden_size` elements. `acquire` fills a list with free
-/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. Models: `OwnStorage`,
-/// `PooledStorage`.
+/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. `check` throws
+/// `invalid_argument` for a context that must not work on the rows. Models: `OwnStorage`, `PooledStorage`.
 template <class S>
 concept AuxStorage = std::movable<S> &&
     requires(S& storage, const S& constant, typename S::context_type& context, std::span<Index> slots, Index slot) {
@@ -27,6 +27,7 @@ concept AuxStorage = std::movable<S> &&
   storage.reserve(context, slot);
   storage.acquire(context, slots);
   storage.release(slot);
+  constant.check(context);
   { constant.make_empty() } -> std::same_as<S>;
   { constant.rows() } -> std::same_as<RowsView<typename S::value_type>>;
   { constant.hidden_size() } -> std::same_as<Index>;
@@ -66,6 +67,8 @@ class RowPool {
       free_.pop_back();
     }
   }
+
+  void check(Context& context) const { buffer_.check(context); }  ///< see `AuxStorage`
 
   /// Gives a slot back. Throws `invalid_argument` for a slot that the pool has not, and nothing else.
   void release(Index slot) {
@@ -123,6 +126,7 @@ class PooledStorage {
   void reserve(Context& context, Index slots) { pool_->reserve(context, slots); }
 
   void acquire(Context& context, std::span<Index> slots) { pool_->acquire(context, slots); }  ///< see `AuxStorage`
+  void check(Context& context) const { pool_->check(context); }                               ///< see `AuxStorage`
   void release(Index slot) { pool_->release(slot); }                                          ///< gives a slot back
   PooledStorage make_empty() const { return PooledStorage(pool_); }                           ///< for a forked sequence
   RowsView<T> rows() const { return pool_->rows(); }          ///< `[slots x hidden_size]`

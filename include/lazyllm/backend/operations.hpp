@@ -96,7 +96,8 @@ struct KeptRows {
 /// - `pool_scores(context, tasks)` and `select_tokens(context, tasks, kept)` do what their tasks say,
 /// - `copy_to_host(context, rows, target)` and `copy_from_host(context, source, rows)` move rows without gaps; the host
 ///   memory may be used again when they return.
-/// `Buffer<T>` is a growable matrix whose rows stay when it grows.
+/// `Buffer<T>` is a growable matrix whose rows stay when it grows; its `check(context)` throws `invalid_argument` for a
+/// context that must not work on them.
 template <class C>
 concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, const QueryRows<float>& queries,
                            ScoreTask<ContiguousKeys<float>> (*task_of)(Index), std::span<float> scores,
@@ -104,6 +105,7 @@ concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, c
                            KeptTokens& kept, typename C::template Buffer<float>& buffer, float* target,
                            const float* source) {
   buffer.reserve(context, Index{}, Index{});
+  buffer.check(context);
   { buffer.rows() } -> std::same_as<RowsView<float>>;
   copy_rows(context, copies);
   attention_scores(context, queries, Index{}, task_of);

@@ -113,6 +113,10 @@ class Products {
     check(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                &workspace_bytes, sizeof(workspace_bytes)),
           "cublasLtMatmulPreferenceSetAttribute");
+    constexpr std::uint32_t sums_in_float = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // as the engine's
+    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                               &sums_in_float, sizeof(sums_in_float)),
+          "cublasLtMatmulPreferenceSetAttribute");
     return preference;
   }
 

@@ -250,7 +250,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks(width)) attend_t
         most = fmaxf(most, __shfl_xor_sync(whole_warp, most, 1));
         most = fmaxf(most, __shfl_xor_sync(whole_warp, most, 2));
         const float base = finite_or_zero(most) * problem.scale;
-        const float correction = fast_exp2(highest[f][half] * problem.scale - base);
+        // Scaled after the difference: 1 where the maximum stays. A fused multiply-add of the two would give the
+        // rounding of `base`, of each 64 keys anew.
+        const float correction = fast_exp2((highest[f][half] - finite_or_zero(most)) * problem.scale);
         highest[f][half] = most;
         sum[f][half] *= correction;
 #pragma unroll
@@ -333,13 +335,12 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks(width)) attend_t
     if (query >= work.queries) break;
     float most = -INFINITY;
     for (int w = 0; w < Shape::key_warps; ++w) most = fmaxf(most, sums[w * Shape::queries + row].highest);
-    const float base = finite_or_zero(most) * problem.scale;
     float total = 0;
     float value[8] = {};
 #pragma unroll
     for (int w = 0; w < Shape::key_warps; ++w) {
       const PartSums part = sums[w * Shape::queries + row];
-      const float factor = fast_exp2(part.highest * problem.scale - base);
+      const float factor = fast_exp2((part.highest - finite_or_zero(most)) * problem.scale);
       total += part.sum * factor;
       float own[8];
       load_floats(results + (w * Shape::queries + row) * Memory::padded + chunk * 8, own);

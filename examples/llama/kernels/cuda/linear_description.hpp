@@ -71,7 +71,8 @@ struct ProductDescription {
   }
 };
 
-/// What an algorithm may use: the workspace, and the alignment of the matrices.
+/// What an algorithm may use: the workspace, and the alignment of the matrices. Partial sums are added in float: by
+/// default they may be rounded to the type of the result before.
 struct ProductPreference {
   BlasOwner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
 
@@ -80,6 +81,7 @@ struct ProductPreference {
     check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     preference.reset(made);
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas_workspace_bytes);
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

@@ -42,6 +42,9 @@ class Context {
       width_ = width;
     }
 
+    /// Any context may work on the rows.
+    void check(const Context&) const {}
+
     /// All rows that there is room for, none where the buffer was moved from.
     RowsView<T> rows() const { return {data_.get(), data_ ? rows_ : 0, width_}; }
 

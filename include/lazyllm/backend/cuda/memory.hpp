@@ -137,22 +137,27 @@ class Buffer {
   /// only change while the buffer is empty. Throws, and changes nothing, `cuda_error` if there is no memory and
   /// `invalid_argument` for a context of another stream.
   void reserve(Context& context, Index rows, Index width) {
+    check(context);
     const RowsView<T> old = this->rows();
-    if (old.rows > 0 && memory_.stream() != context.stream()) {
-      lazyllm::detail::fail("cuda: rows of stream ", memory_.stream(), " are used with a context of stream ",
-                            context.stream(), "; they must be the same");
-    }
     if (rows <= old.rows) return;
     const Index grown = old.rows == 0 ? rows : std::max(rows, 2 * old.rows);
     Memory<Allocator> memory(context.stream(), grown * width * static_cast<Index>(sizeof(T)));
     if (old.rows > 0) {
-      check(cudaMemcpyAsync(memory.data(), old.data, static_cast<std::size_t>(old.rows * old.width) * sizeof(T),
-                            cudaMemcpyDefault, context.stream()),
-            "cudaMemcpyAsync");
+      detail::check(cudaMemcpyAsync(memory.data(), old.data, static_cast<std::size_t>(old.rows * old.width) * sizeof(T),
+                                    cudaMemcpyDefault, context.stream()),
+                    "cudaMemcpyAsync");
     }
     memory_ = std::move(memory);
     rows_ = grown;
     width_ = width;
+  }
+
+  /// Throws `invalid_argument` for a context of another stream than the rows'.
+  void check(const Context& context) const {
+    if (rows().rows > 0 && memory_.stream() != context.stream()) {
+      lazyllm::detail::fail("cuda: rows of stream ", memory_.stream(), " are used with a context of stream ",
+                            context.stream(), "; they must be the same");
+    }
   }
 
   /// All rows that there is room for, none where the buffer was moved from.
