@@ -365,3 +365,32 @@ TEST_CASE("row budget: a prompt whose rows wait takes no new tokens") {
   CHECK(waiting > 2);
   CHECK(engine.script->rows_right);
 }
+
+TEST_CASE("row budget: a short prompt in chunks needs no more rows behind a history than at the beginning") {
+  for (const Index history : {0, 40}) {
+    CAPTURE(history);
+    ScriptedEngine<> engine(4);
+    const ScriptedEngine<>::Pruner pruner{KeepRatio(Schedule{{2, 0.5}}), AttentionScore{.last_queries = 32}};
+    ScriptedEngine<>::Sequence sequence = engine.sequence();
+    if (history > 0) engine.run({{&sequence, &pruner, history}});
+    for (const Index left : {10, 6, 2}) {
+      CHECK_NOTHROW(engine.run({{.sequence = &sequence,
+                                 .pruner = &pruner,
+                                 .new_tokens = std::min<Index>(left, 4),
+                                 .more = left > 4,
+                                 .max_rows = 16}}));
+    }
+    CHECK_FALSE(sequence.unfinished());
+    CHECK(engine.script->rows_right);
+  }
+}
+
+TEST_CASE("top-p of all tokens keeps those without a score, too, where revival is limited") {
+  ScriptedEngine<> engine(3);
+  std::fill_n(engine.script->scores.begin(), 3, 1.0F);
+  const ScriptedEngine<>::Pruner pruner{ReviveAtMost<AnyPolicy>{KeepTopP(Schedule{{1, 1.0}}), 4}};
+  ScriptedEngine<>::Sequence sequence = engine.sequence();
+  engine.run({{&sequence, &pruner, 8}});
+  CHECK(std::ranges::count(sequence.depths(), 3) == 8);
+  CHECK(sequence.aux().parked_rows() == 0);
+}

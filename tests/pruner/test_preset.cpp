@@ -36,7 +36,8 @@ auto pruner_of(const std::string& preset_file, const std::string& preset, lazyll
 
 TEST_CASE("preset: from a preset file to a pruner") {
   const llama::test::TemporaryFolder folder;
-  const std::string path = folder.write("schedules.json", R"({"layers": 12, "presets": {"1%": {"schedule": "dense"}, "5%": {
+  const std::string path =
+      folder.write("schedules.json", R"({"layers": 12, "presets": {"1%": {"schedule": "dense"}, "5%": {
       "schedule": "6:0.5", "score": "mean:8", "protect_last": 16}}})");
   CHECK_THROWS_WITH_AS(pruner_of(path, "5%", 24), doctest::Contains("of another depth"), std::invalid_argument);
   const auto pruner = pruner_of(path, "5%", 12);
@@ -113,7 +114,8 @@ TEST_CASE("preset: a number above the most tokens of a sequence is written as th
 }
 
 TEST_CASE("preset: an empty policy in its place is refused") {
-  CHECK_THROWS_WITH_AS(make_pruner(AnyPolicy(), Preset{}), "lazyllm: make_pruner: the policy is empty", invalid_argument);
+  CHECK_THROWS_WITH_AS(make_pruner(AnyPolicy(), Preset{}), "lazyllm: make_pruner: the policy is empty",
+                       invalid_argument);
 }
 
 TEST_CASE("preset: the pruner does what it says") {

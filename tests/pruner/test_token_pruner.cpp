@@ -75,7 +75,8 @@ TEST_CASE("pruner: a k or p that keeps everything is kind all, so that no score 
   CHECK(checked({.kind = Kind::top_p, .p = 0.999}).kind == Kind::top_p);
   // Where revival is limited, something may stay parked although all tokens are selected.
   CHECK(checked({.kind = Kind::top_k, .k = 10, .max_revived = 3}).kind == Kind::top_k);
-  CHECK(checked({.kind = Kind::top_p, .p = 1, .max_revived = 0}).kind == Kind::top_p);
+  CHECK(checked({.kind = Kind::top_p, .p = 1, .max_revived = 0}).kind == Kind::top_k);
+  CHECK(checked({.kind = Kind::top_p, .p = 1, .max_revived = 0}).k == 10);
 }
 
 TEST_CASE("pruner: answers out of range are refused with value, place and range") {

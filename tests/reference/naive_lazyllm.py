@@ -256,7 +256,7 @@ class LazyLLM:
     def select(self, active, scores, fraction, parked, record):
         kept = [p for p in active if self.protects(p)]
         candidates = sorted((p for p in active if p not in kept), key=lambda p: (-scores[p], p))
-        if self.top_p:
+        if self.top_p and fraction < 1:  # 1 is all tokens, those without a score, too
             total, held = sum(scores.values()), sum(scores[p] for p in kept)
             enough = (fraction - 1e-9) * total
             while candidates and held < enough:

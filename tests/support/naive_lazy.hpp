@@ -182,12 +182,14 @@ class NaiveLazy {
            std::ranges::find(selection.protect, p) != selection.protect.end();
   }
 
-  std::vector<Position> selected(const Selection& selection, const std::vector<Position>& active, Vector scores,
+  std::vector<Position> selected(Selection selection, const std::vector<Position>& active, Vector scores,
                                  const std::map<Position, std::vector<T>>& parked) const {
     using enum Selection::Kind;
-    if (selection.kind == all ||
-        (selection.kind == top_p && selection.p == 1 && selection.max_revived == Selection::unlimited))
-      return active;
+    if (selection.kind == top_p && selection.p == 1) {  // all tokens, those without a score, too
+      selection.kind = top_k;
+      selection.k = std::ssize(active);
+    }
+    if (selection.kind == all) return active;
     std::vector<Position> result;
     if (selection.kind == not_pruned_before) {
       for (const Position p : active) {

@@ -22,8 +22,8 @@ class RunningSequence {
   using context_type = typename Aux::context_type;  ///< the backend's
   using value_type = typename Aux::value_type;      ///< of a row's elements
 
-  /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` that names the `entry` if the sequence is in a running
-  /// step.
+  /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` that names the `entry` if the sequence is in a
+  /// running step.
   RunningSequence(Sequence<Aux>& sequence, Index new_tokens, std::size_t entry)
       : sequence_(&sequence), old_length_(sequence.length()) {
     if (sequence.in_step_) {
@@ -101,7 +101,7 @@ class RunningSequence {
     const Index prompt_begin = old_length_ - sequence_->prompt_.tokens;
     for (const Position position : positions) {
       sequence_->undo_.push_back({position, depth, aux.unlink(position)});
-      if (position < prompt_begin) revived.push_back(position);
+      if (position < prompt_begin && !waits_for_prompt(position)) revived.push_back(position);
     }
     sequence_->parked_at_[to_size(depth)] -= std::ssize(positions);
   }

@@ -52,8 +52,8 @@ class Sequence {
   using context_type = typename Aux::context_type;  ///< the backend's
   using value_type = typename Aux::value_type;      ///< of a row's elements
 
-  /// A sequence without tokens. Throws `invalid_argument` if `layers`, the model's number of layers, is out of range, or
-  /// the Aux Cache is not empty.
+  /// A sequence without tokens. Throws `invalid_argument` if `layers`, the model's number of layers, is out of range,
+  /// or the Aux Cache is not empty.
   Sequence(Index layers, Aux aux) : aux_(std::move(aux)), parked_at_(checked(layers), 0) {
     if (aux_.parked_rows() != 0) {
       detail::fail("Sequence: the Aux Cache holds ", aux_.parked_rows(), " rows, it must be empty");
@@ -80,9 +80,11 @@ class Sequence {
     return *this;
   }
 
-  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence, but for the list of
-  /// keys of a prompt that waits at a deeper layer. The slots of a shared pool are reserved once, for all its
-  /// sequences. Throws `invalid_argument` unless `tokens` is in the range of `Position`.
+  /// Makes room for `tokens` tokens, so that steps up to there allocate nothing in the sequence, but for the keys, and
+  /// their sums over layers, of a prompt that waits at a deeper layer. Where a step revives tokens and prunes them
+  /// again, which policies with `KeepComputed` do not in decode steps, they hold two slots until it ends: that may take
+  /// up to twice as many. The slots of a shared pool are reserved once, for all its sequences. Throws
+  /// `invalid_argument` unless `tokens` is in the range of `Position`.
   void reserve(context_type& context, Index tokens) {
     constexpr Index most = std::numeric_limits<Position>::max();
     if (tokens < 0 || tokens > most) {

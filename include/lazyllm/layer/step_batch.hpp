@@ -34,7 +34,7 @@ class StepBatch {
     plan_.reserve(sequences, tokens);
     transition_.reserve(sequences, tokens, rows);
     pruner_.reserve(context, sequences, tokens);
-    for (auto* list : {&unranked_, &sum_keys_}) list->reserve(to_size(tokens));
+    for (auto* list : {&unranked_, &sum_keys_, &stage_rows_}) list->reserve(to_size(tokens));
     kept_keys_.reserve(to_size(tokens));
     members_.reserve(to_size(sequences));
     requests_.reserve(to_size(sequences));

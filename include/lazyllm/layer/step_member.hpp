@@ -157,7 +157,7 @@ struct StepMember {
 
  private:
   /// How many of the last tokens score.
-  Index queries() const { return std::min<Index>(score.last_queries, entry.more ? tokens : prompt_tokens); }
+  Index queries() const { return std::min<Index>(score.last_queries, prompt_tokens); }
   Index tail() const { return std::max({queries(), entry.outputs, Index{1}}); }
 
   /// How many of the last tokens are among the ascending `keys` of the present stage and have not run in it.
@@ -177,7 +177,7 @@ struct StepMember {
     if (stage > 0 && over_layers(score) && prompt.score_sums.rows().rows < std::ssize(prompt.keys)) {
       fail("Step::begin: the score of entry ", number, " sums over layers, that of its prompt's earlier steps did not");
     }
-    for (Index position = std::max(tokens - queries(), tokens - prompt_tokens); position < tokens; ++position) {
+    for (Index position = tokens - queries(); position < tokens; ++position) {
       const bool active = stage == 0 || std::ranges::binary_search(prompt.keys, static_cast<Position>(position));
       if (!active || running.depth(static_cast<Position>(position)) <= stage) continue;
       fail("Step::begin: the score of entry ", number, " has last_queries ", score.last_queries,

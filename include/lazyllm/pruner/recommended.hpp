@@ -38,12 +38,12 @@ inline constexpr Index recommended_min_tokens = 256;
 inline constexpr Index recommended_max_revived = 8;
 
 /// A preset for a model that nobody has calibrated. The cuts are at relative depths. The score was found on one model
-/// and checked on another; both searches kept the cuts that they began with (docs/quality.md). `speedup` is that of the prefill of 2048 tokens by operation
-/// count. Longer prompts get more of it, as attention is more of their work; the tokens that are always kept make it
-/// less for prompts of a few hundred. Models of fewer than 5 layers may get less than `speedup`, as they have few
-/// places to cut: there no cut keeps less than a fifth. Models of one layer are not pruned, nor are sequences of fewer
-/// than `recommended_min_tokens`. Throws `invalid_argument` for fewer layers, for a width below 1, and for a speedup
-/// outside 1 to 4.
+/// and checked on another; both searches kept the cuts that they began with (docs/quality.md). `speedup` is that of the
+/// prefill of 2048 tokens by operation count. Longer prompts get more of it, as attention is more of their work; the
+/// tokens that are always kept make it less for prompts of a few hundred. Models of fewer than 5 layers may get less
+/// than `speedup`, as they have few places to cut: there no cut keeps less than a fifth. Models of one layer are not
+/// pruned, nor are sequences of fewer than `recommended_min_tokens`. Throws `invalid_argument` for fewer layers, for a
+/// width below 1, and for a speedup outside 1 to 4.
 inline Preset recommended(Index layers, double speedup, const LayerWidths& widths = {}) {
   constexpr std::array<double, 4> weights = {1, 1, 0.5, 0.5};  // a cut keeps x^weight
   constexpr double tokens = 2048;

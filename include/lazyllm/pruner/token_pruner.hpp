@@ -49,7 +49,8 @@ class TokenPruner {
   /// Which tokens stay by the policy's answer, which is not checked. Throws what it throws.
   Selection::Kind kind(const PrunePoint& point) const { return answer(point).kind; }
 
-  /// Asks the policy. A selection that would keep everything comes back as kind `all`. Throws `invalid_argument` if k
+  /// Asks the policy. A selection that would keep everything comes back as kind `all`, or where revival is limited as
+  /// `top_k` of all. Throws `invalid_argument` if k
   /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the
   /// policy throws.
   Selection selection(const PrunePoint& point) const {
@@ -70,8 +71,11 @@ class TokenPruner {
       detail::fail("selection: max_revived ", selection.max_revived, where(), " is out of range, at least 0");
     }
     // p = 1 means every token, however little the last ones add to a rounded sum.
-    const bool keeps_all = (selection.kind == top_k && selection.k >= point.active_tokens) ||
-                           (selection.kind == top_p && selection.p == 1);
+    if (selection.kind == top_p && selection.p == 1) {
+      selection.kind = top_k;
+      selection.k = point.active_tokens;
+    }
+    const bool keeps_all = selection.kind == top_k && selection.k >= point.active_tokens;
     if (keeps_all && selection.max_revived == Selection::unlimited) selection.kind = all;
     return selection;
   }
