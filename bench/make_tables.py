@@ -9,6 +9,7 @@ make_tables.py decode RESULT.json... DOCUMENT.md --command TEXT --context TEXT  
 make_tables.py int8 RESULT.json... DOCUMENT.md --command TEXT --context TEXT        (of int8_loss)
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
+make_tables.py short RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (the same, after 256 tokens)
 make_tables.py serving RESULT.json... DOCUMENT.md --command TEXT --context TEXT     (of serving_bench)
 make_tables.py busy QUIET.json BUSY.json... DOCUMENT.md --command TEXT --context TEXT  (the same, in pairs)
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT
@@ -651,7 +652,7 @@ def replace_between_markers(text, kind, content):
     return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
 
 
-MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "overhead": overhead_table, "generation": generation_tables,
+MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "overhead": overhead_table, "generation": generation_tables, "short": generation_tables,
           "attention": attention_tables, "decode": decode_tables, "int8": int8_tables, "serving": serving_tables,
           "busy": busy_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [serving] [busy]: builds the
+# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [short] [serving] [busy]: builds the
 # benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured,
 # between two marks of its kind and of the machine's instruction sets.
 # Takes about three hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
@@ -7,13 +7,13 @@
 # with the rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and
 # $REPEATS (5, in long cases 3 or 1) are those of the programs, $PYTHON (python3) has PyTorch and transformers for
 # peers, $GGUF a file of each shape for llama-bench: "SHAPE=FILE SHAPE=FILE", and $GGUF_INT8 files to compare int8 with.
-# int8, generation, serving and busy fetch the pretrained models; int8 and serving read the prompts in
+# int8, generation, short, serving and busy fetch the pretrained models; int8 and serving read the prompts in
 # $LAZYLLM_TEST_DATA/longbench, by default ../shared/data/longbench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft overhead attention decode int8 peers generation serving busy
+(($#)) || set -- micro ttft overhead attention decode int8 peers generation short serving busy
 declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [overhead]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
-  [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
+  [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [short]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
   [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of ${!program[*]}" >&2; exit 2; }
@@ -202,8 +202,8 @@ run_peers() {
 --repeats TURNS --gguf SHAPE=FILE"
 }
 
-# model, what oneDNN may use and with it the host, if not all, and options: its presets, those for any model, prompts of
-# 1024 and fewer tokens (--context counts the answer's 256, too), and the paper's schedule and unlimited revival
+# model, what oneDNN may use and with it the engine, if not all, and options: its presets, those for any model, prompts of
+# 1024 tokens (--context counts the answer's 256, too), and the paper's schedule and unlimited revival
 generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
@@ -218,10 +218,6 @@ generation_cases=(
   "smollm2 --schedule auto:2.34x --context 1280"
   "smollm2 --schedule auto:1.5x --context 1280"
   "smollm2 --schedule auto:3x --context 1280"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 512"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 512"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#3x --context 512"
-  "smollm2 --schedule auto:1.5x --context 512"
   "smollm2 --schedule paper"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8"
@@ -229,7 +225,6 @@ generation_cases=(
   "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8 --context 1280"
   "smollm2 --schedule @examples/models/presets/smollm2.json#3x --weights int8 --context 1280"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8 --context 512"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
@@ -242,10 +237,6 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule auto:2.34x --context 1280"
   "qwen2.5-coder-0.5b --schedule auto:1.5x --context 1280"
   "qwen2.5-coder-0.5b --schedule auto:3x --context 1280"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 512"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 512"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 512"
-  "qwen2.5-coder-0.5b --schedule auto:1.5x --context 512"
   "qwen2.5-coder-0.5b --schedule paper"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8"
@@ -253,7 +244,6 @@ generation_cases=(
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8 --context 1280"
   "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --weights int8 --context 1280"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8 --context 512"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x --context 1280"
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#2.34x --weights int8 --context 1280"
@@ -263,11 +253,7 @@ generation_cases=(
   "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 1280"
   "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 1280"
   "smollm2 AVX2 --schedule auto:1.5x --context 1280"
-  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 512"
-  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x --context 512"
   "qwen2.5-coder-0.5b AVX2 --schedule auto:1.5x --context 1280"
-  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 512"
-  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 512"
   "smollm2 AVX512_CORE --schedule @examples/models/presets/smollm2.json#2.34x --context 1280"
   "smollm2 AVX512_CORE --schedule @examples/models/presets/smollm2.json#3x --context 1280"
   "qwen2.5-coder-0.5b AVX512_CORE --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 1280"
@@ -284,22 +270,51 @@ choose_prompt() {
   python3 -c 'import json, sys; print(json.loads(sys.stdin.readlines()[1])["prompt"], end="")' <"$reports" >"$prompt"
 }
 
-run_generation() {
-  echo "== Generation =="
+# The same after 256 tokens, the shortest prompt that presets prune.
+short_cases=(
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 512"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 512"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x --context 512"
+  "smollm2 --schedule auto:1.5x --context 512"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8 --context 512"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 512"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 512"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 512"
+  "qwen2.5-coder-0.5b --schedule auto:1.5x --context 512"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8 --context 512"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 512"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x --context 512"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 512"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 512"
+)
+
+# answers KIND CASE…: measures the cases and writes their tables.
+answers() {
+  local kind=$1 files=() case model allowed options
+  shift
   choose_prompt
-  local files=() case model allowed options
   local fixed=(--chat --dtype bf16 --prompt-file "$prompt" --max-tokens "${TOKENS:-256}" --ignore-stop --compare
     --threads "$threads" --repeats 3)
-  for case in "${generation_cases[@]}"; do
+  for case in "$@"; do
     read -r model options <<<"$case"
     allowed=ALL
     [[ $options == --* ]] || read -r allowed options <<<"$options"
     [[ $options == *--context* ]] || options+=" --context 4096"
     # shellcheck disable=SC2086
-    measure "$results/generation-${case//[ :,\/@#]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/lazyllm-generate" \
+    measure "$results/$kind-${case//[ :,\/@#]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/lazyllm-generate" \
       --model "$(bash examples/models/fetch.sh "$model")" $options "${fixed[@]}"
   done
-  write generation "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS --context TOKENS ${fixed[*]/#*\//}"
+  write "$kind" "ONEDNN_MAX_CPU_ISA=ISA lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS --context TOKENS ${fixed[*]/#*\//}"
+}
+
+run_generation() {
+  echo "== Generation =="
+  answers generation "${generation_cases[@]}"
+}
+
+run_short() {
+  echo "== Generation after 256 tokens =="
+  answers short "${short_cases[@]}"
 }
 
 serving_cases=(

@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
-DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "generation", "serving", "busy"))
+DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "generation", "short", "serving", "busy"))
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
 
@@ -194,6 +194,14 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
             self.assertTrue(any(call.startswith(f"{start} {ask} --json=") and call.endswith(f" ISA={isa}") for call in calls), start)
         self.assertEqual(len(set(calls)), len(calls))
         self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 2.00 of 2.00 |", self.document())
+
+    def test_short_prompts(self):
+        done = self.run_script("short", LAZYLLM_TEST_DATA="none")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(all(" --context 512 " in call for call in self.calls()))
+        self.assertEqual({call.split("ISA=")[1] for call in self.calls()}, {"ALL", "AVX2"})
+        short = self.document().split("<!-- short begin -->")[1].split("<!-- short end -->")[0]
+        self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 2.00 of 2.00 |", short)
 
     def test_serving(self):
         done = self.run_script("serving", LAZYLLM_TEST_DATA="data")
