@@ -13,6 +13,7 @@ struct FakeBackend {
   struct Buffer {
     void reserve(FakeBackend&, Index, Index) requires(missing != 0);
     RowsView<T> rows() const requires(missing != 1);
+    void check(const FakeBackend&) const requires(missing != 9);
   };
   friend void copy_rows(FakeBackend&, std::span<const RowCopy<float>>) requires(missing != 2) {}
   friend void accumulate_scores(FakeBackend&, std::span<float>, std::span<float>, bool) requires(missing != 3) {}
@@ -28,5 +29,6 @@ static_assert(Backend<cpu::Context> && Backend<FakeBackend<-1>>);
 static_assert(!Backend<FakeBackend<0>> && !Backend<FakeBackend<1>> && !Backend<FakeBackend<2>>);
 static_assert(!Backend<FakeBackend<3>> && !Backend<FakeBackend<4>> && !Backend<FakeBackend<5>>);
 static_assert(!Backend<FakeBackend<6>> && !Backend<FakeBackend<7>> && !Backend<FakeBackend<8>> && !Backend<Empty>);
+static_assert(!Backend<FakeBackend<9>>);
 
 }  // namespace
