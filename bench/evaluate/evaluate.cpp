@@ -19,6 +19,7 @@
 #include "examples/llama/checkpoint/json.hpp"
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/files/printable.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/model/any_model.hpp"
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"

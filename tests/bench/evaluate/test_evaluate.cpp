@@ -102,6 +102,7 @@ TEST_CASE("every method runs and says what it did") {
   };
   const Json dense = report({"--method", "dense"});
   CHECK(dense.at("settings").at("method") == "dense");
+  CHECK(dense.at("settings").at("isa").is_string());  // a log goes on with the same one only
   CHECK(dense.at("overall").at("items") == 8);
   CHECK(dense.at("overall").at("ideal_ttft_speedup") == 1);
   CHECK(dense.at("overall").at("ttft_speedup") == 1);
