@@ -57,7 +57,7 @@ std::vector<T> random_values(Index count) {
 /// Random values in the memory that the reference engine has for weights, K and V.
 template <class T>
 std::shared_ptr<T> random_large_page_values(Index count) {
-  const std::shared_ptr<T> made = large_page_array<T>(count, Pages::own);
+  std::shared_ptr<T> made = large_page_array<T>(count, Pages::own);
   randomize(std::span(made.get(), static_cast<std::size_t>(count)));
   return made;
 }
