@@ -41,11 +41,13 @@ void refuse_marked_intervals(const std::string& pattern) {
   for (std::size_t at = 0; at < pattern.size(); ++at) {
     if (pattern[at] == '\\') {
       ++at;
-      if (pattern.find_first_of("xpPNoku", at) == at && pattern.substr(at + 1, 1) == "{") at = pattern.find('}', at);
+      if (pattern.find_first_of("xpPNoku", at) == at && pattern.substr(at + 1, 1) == "{") {
+        at = std::min(pattern.find('}', at), pattern.size());
+      }
       continue;
     }
     if (pattern[at] == '[') ++brackets;
-    if (pattern[at] == ']') --brackets;
+    if (pattern[at] == ']' && brackets > 0) --brackets;
     if (pattern[at] != '{' || brackets > 0) continue;
     bool exact = false;
     const std::size_t length = interval_at(pattern, at, exact);

@@ -40,10 +40,12 @@ TEST_CASE("patterns: + and ? behind an interval, which mean something else in On
     CHECK_THROWS_WITH_AS(matches(pattern, "a"), doctest::Contains("behind an interval at byte"), tokenizer_error);
   }
   CHECK_THROWS_WITH_AS(matches("\\p{N}{1,3}+", "a"), doctest::Contains("at byte 10"), tokenizer_error);
-  for (const char* pattern : {"\\p{N}{1,3}", "a{1,3}?b", "\\x{41}+", "\\p{L}+", "[a{2}+]", "(?:a{2})+", "\\{2\\}+"}) {
+  for (const char* pattern :
+       {"\\p{N}{1,3}", "a{1,3}?b", "\\x{41}+", "\\p{L}+", "[a{2}+]", "(?:a{2})+", "\\{2\\}+", "a][a{2}+]"}) {
     CAPTURE(pattern);
     CHECK_NOTHROW(matches(pattern, "a"));
   }
+  CHECK_THROWS_AS(matches("a\\p{L", "a"), tokenizer_error);  // the search for a mark ends with the pattern
 }
 
 }  // namespace
