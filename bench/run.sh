@@ -23,11 +23,7 @@ threads=${THREADS:-2}
 repeats=${REPEATS:-5}
 
 sources=(include examples bench cmake CMakeLists.txt CMakePresets.json)
-commit=$(git log -1 --format=%h -- "${sources[@]}")  # the last one that changed them: texts may follow
-if [[ -n $(git status --porcelain -- "${sources[@]}") ]]; then
-  echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
-  exit 1
-fi
+commit=$(bash bench/commit.sh "${sources[@]}")
 
 machine=$(bash bench/machine.sh)
 # Tables of processors with other instruction sets have places of their own.

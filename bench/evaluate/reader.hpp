@@ -31,8 +31,8 @@ struct Data {
 /// array. A line without `dataset` belongs to the one that its file is named after. The length of an answer is the
 /// line's `max_tokens`, else the data set's in `lengths`, else `max_tokens`; at most `longest_answer`.
 ///
-/// A line that cannot be used is among `bad_lines`; a blank one is passed over. Throws `file_error`
-/// when a file cannot be read, and `checkpoint_error`, which is one, when a configuration file is damaged.
+/// A line that cannot be used is among `bad_lines`; a blank one is passed over. Throws `file_error` when a
+/// file cannot be read, and `checkpoint_error`, which is one, when a configuration file is damaged.
 Data read_data(const DataOptions& options);
 
 }  // namespace llama

@@ -10,10 +10,7 @@ root=$(cd "$here/../.." && pwd)
 
 COMMIT=$(git -C "$root" rev-parse --short HEAD)
 sources=(include examples bench/evaluate bench/quality cmake CMakeLists.txt CMakePresets.json)
-if [[ -n $(git -C "$root" status --porcelain -- "${sources[@]}") ]]; then
-  echo "run.sh: the sources have changes that are not committed; figures must name a commit" >&2
-  exit 1
-fi
+(cd "$root" && bash bench/commit.sh "${sources[@]}" >/dev/null)
 MACHINE=$(bash "$root/bench/machine.sh")
 export COMMIT MACHINE
 exec python3 "$here/quality.py" "$@"

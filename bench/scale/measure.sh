@@ -4,10 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 sources=(include examples bench cmake CMakeLists.txt CMakePresets.json)
-if [[ -n $(git status --porcelain -- "${sources[@]}") ]]; then
-  echo "measure.sh: the sources have changes that are not committed; figures must name a commit" >&2
-  exit 1
-fi
+commit=$(bash bench/commit.sh "${sources[@]}")
 model=${1:?usage: measure.sh MODEL PROMPT_FILE [OUT]}
 prompt=${2:?usage: measure.sh MODEL PROMPT_FILE [OUT]}
 out=${3:-build/scale.jsonl}
@@ -30,7 +27,7 @@ read -r used_then all_then < <(busy)
 alone=$(dense_ms)
 both=$({ dense_ms & dense_ms; wait; } | sort -n | tail -1)
 awk -v u="$((used_then - used))" -v a="$((all_then - all))" -v alone="$alone" -v both="$both" \
-  -v machine="$(bash bench/machine.sh)" -v commit="$(git log -1 --format=%h -- "${sources[@]}")" -v date="$(date -u +%F)" \
+  -v machine="$(bash bench/machine.sh)" -v commit="$commit" -v date="$(date -u +%F)" \
   'BEGIN {printf "{\"machine\": \"%s\", \"commit\": \"%s\", \"date\": \"%s\", ", machine, commit, date
           printf "\"others_use_percent\": %.0f, \"alone_ms\": %s, \"two_at_once_ms\": %s}\n", 100 * u / a, alone, both}' >>"$out"
 

@@ -89,24 +89,28 @@ def layers_of(model, tokens, schedule, window=32, protected=36):
         yield rows, active, (rows * window if keep is not None else 0)
 
 
-def operations(model, tokens, schedule, ranks):
-    """Of the slowest rank."""
+def queries_of(rows, going_on):
+    """Rows whose attention is computed: in the last layer, from which one row goes on, that row."""
+    return 1 if going_on == 1 else rows
+
+
+def layer_operations(model, rows, going_on, ranks):
+    """Of one layer, on the slowest rank."""
     heads, kv_heads = own_heads(model, ranks)
-    intermediate = parts(model.intermediate, ranks)
-    total = 0
-    for rows, going_on, _ in layers_of(model, tokens, schedule):
-        last = going_on == 1 and tokens > 1
-        total += 4 * rows * model.hidden * kv_heads * model.head_dim
-        queries = 1 if last else rows
-        total += 4 * queries * model.hidden * heads * model.head_dim
-        total += (4 * rows if last else 2 * rows * (rows + 1)) * heads * model.head_dim
-        total += 6 * going_on * model.hidden * intermediate
-    return total
+    queries = queries_of(rows, going_on)
+    work = 4 * rows * model.hidden * kv_heads + 4 * queries * model.hidden * heads
+    work += (4 * rows if queries == 1 else 2 * rows * (rows + 1)) * heads
+    return work * model.head_dim + 6 * going_on * model.hidden * parts(model.intermediate, ranks)
+
+
+def operations(model, tokens, schedule, ranks):
+    """Of a prefill, on the slowest rank."""
+    return sum(layer_operations(model, rows, going_on, ranks) for rows, going_on, _ in layers_of(model, tokens, schedule))
 
 
 def summed(model, tokens, schedule):
     """Elements that the all-reduces of a prefill add up, and their number."""
-    elements = sum((1 if going_on == 1 else rows) + going_on for rows, going_on, _ in layers_of(model, tokens, schedule))
+    elements = sum(queries_of(rows, going_on) + going_on for rows, going_on, _ in layers_of(model, tokens, schedule))
     return elements * model.hidden, 2 * model.layers
 
 
@@ -165,18 +169,12 @@ def seconds_on_devices(model, tokens, schedule, devices):
         inside = 2 * (within - 1) / within * size / VALUE["bandwidth of a device within the node"]
         return latency + inside + 2 * (nodes - 1) / nodes * size / within / VALUE["bandwidth of a device between nodes"]
 
-    heads, _ = own_heads(model, devices)
-    intermediate = parts(model.intermediate, devices)
     total = 0.0
     for rows, going_on, numbers in layers_of(model, tokens, schedule):
-        last = going_on == 1 and tokens > 1
-        queries = 1 if last else rows
-        work = (4 * rows * model.hidden * kv_heads + 4 * queries * model.hidden * heads
-                + (4 * rows if last else 2 * rows * (rows + 1)) * heads) * model.head_dim
-        work += 6 * going_on * model.hidden * intermediate
+        work = layer_operations(model, rows, going_on, devices)
         reading = layer_weights / devices * element / VALUE["reading weights"]
         total += max(work / VALUE["matrix products of a device"], reading) + VALUE["launches of a layer"]
-        total += collective(queries * model.hidden * element) + collective(going_on * model.hidden * element)
+        total += collective(queries_of(rows, going_on) * model.hidden * element) + collective(going_on * model.hidden * element)
         if numbers:
             passes = 32 / VALUE["scoring"]
             total += passes * rows * kv_heads * model.head_dim * element / VALUE["reading weights"]

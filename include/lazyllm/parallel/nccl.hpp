@@ -20,9 +20,12 @@ namespace lazyllm {
 
 namespace detail {
 
-/// Throws `rank_error` unless `result` is that of success, or of a communicator that does not block.
+/// Whether `result` is neither that of success nor of a communicator that does not block.
+inline bool nccl_failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+/// Throws `rank_error` if the call has failed.
 inline void check_nccl(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess && result != ncclInProgress) fail<rank_error>(call, ": ", ncclGetErrorString(result));
+  if (nccl_failed(result)) fail<rank_error>(call, ": ", ncclGetErrorString(result));
 }
 
 }  // namespace detail
@@ -45,8 +48,8 @@ inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t st
     for (;;) {
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
-      if (asked != ncclSuccess) give_up("ncclCommGetAsyncError: ", ncclGetErrorString(asked));
-      if (state != ncclSuccess && state != ncclInProgress) give_up(ncclGetErrorString(state));
+      if (detail::nccl_failed(asked)) give_up("ncclCommGetAsyncError: ", ncclGetErrorString(asked));
+      if (detail::nccl_failed(state)) give_up(ncclGetErrorString(state));
       // While the communicator is at it, the stream need not have the work yet.
       const cudaError_t work = state == ncclInProgress ? cudaErrorNotReady : cudaStreamQuery(stream);
       if (work == cudaSuccess) return;
@@ -63,7 +66,7 @@ inline Ranks::AllReduce nccl_all_reduce(ncclComm_t communicator, cudaStream_t st
     context->upload(std::span<const std::int64_t>(values), reinterpret_cast<std::int64_t*>(device));
     const ncclResult_t enqueued = ncclAllReduce(device, device, values.size(), ncclInt64,
                                                 op == ReduceOp::sum ? ncclSum : ncclMax, communicator, stream);
-    if (enqueued != ncclSuccess && enqueued != ncclInProgress) give_up(ncclGetErrorString(enqueued));
+    if (detail::nccl_failed(enqueued)) give_up(ncclGetErrorString(enqueued));
     wait();
     const std::byte* const host = context->fetch(bytes, [&](std::byte* target) {
       cuda::detail::check(cudaMemcpyAsync(target, device, values.size_bytes(), cudaMemcpyDeviceToHost, stream),

@@ -50,9 +50,8 @@ class TokenPruner {
   Selection::Kind kind(const PrunePoint& point) const { return answer(point).kind; }
 
   /// Asks the policy. A selection that would keep everything comes back as kind `all`, or where revival is limited as
-  /// `top_k` of all. Throws `invalid_argument` if k
-  /// is below 1, p outside (0, 1], `protect_first` or `max_revived` negative or `protect_last` below 1, and what the
-  /// policy throws.
+  /// `top_k` of all. Throws `invalid_argument` if k is below 1, p outside (0, 1], `protect_first` or `max_revived`
+  /// negative or `protect_last` below 1, and what the policy throws.
   Selection selection(const PrunePoint& point) const {
     Selection selection = answer(point);
     const auto where = [&point] { return " after " + std::to_string(point.layers_run) + " layers"; };

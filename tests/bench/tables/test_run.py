@@ -72,7 +72,7 @@ def is_running(process):
 class Run(Repository):
     def setUp(self):
         super().setUp()
-        for path in ("bench/run.sh", "bench/make_tables.py"):
+        for path in ("bench/run.sh", "bench/commit.sh", "bench/make_tables.py"):
             self.write(path, (ROOT / path).read_text())
         self.write("bench/machine.sh", 'echo "Some, 2 cores, ISA: ${ISA:-avx2 avx512f avx512_bf16}"\n')
         self.write("cmake/build_release.sh", "")
@@ -397,7 +397,7 @@ class Quality(Repository):
 
     def setUp(self):
         super().setUp()
-        for path in ("bench/quality/run.sh", "bench/machine.sh"):
+        for path in ("bench/quality/run.sh", "bench/commit.sh", "bench/machine.sh"):
             self.write(path, (ROOT / path).read_text())
         self.write("bench/quality/quality.py", "import os\nprint('measures', os.environ['COMMIT'])\n")
         self.write("docs/text.md", "text")
