@@ -6,6 +6,7 @@ make_tables.py ttft RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py overhead RESULT.json... DOCUMENT.md --command TEXT --context TEXT    (of ttft_bench)
 make_tables.py attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT
 make_tables.py decode RESULT.json... DOCUMENT.md --command TEXT --context TEXT      (of kernels_bench, its few_rows<)
+make_tables.py decode-attention RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (its few_layers_attend<)
 make_tables.py int8 RESULT.json... DOCUMENT.md --command TEXT --context TEXT        (of int8_loss)
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
@@ -190,7 +191,8 @@ def decode_tables(paths):
     """Products and attention of few rows: the rate of reading the weights, or K and V, over that of a plain read, and the
     time over that of one row, both in turn with the rows."""
     kinds = {"few_rows": (r"few_rows<(\w+)>/rows:(\d+)/in:(\d+)/out:(\d+)/", ["weights", "ISA", "in", "out"]),
-             "few_layers_attend": (r"few_layers_attend<(\w+)>/rows:(\d+)/percent:(\d+)/", ["K and V", "ISA", "% of 4000 tokens"])}
+             "few_layers_attend": (r"few_layers_attend<(\w+)>/rows:(\d+)/group:(\d+)/percent:(\d+)/",
+                                   ["K and V", "ISA", "query heads a key head", "% of 4000 tokens"])}
     cases = {kind: {} for kind in kinds}
     for path in paths:
         for benchmark in json.loads(path.read_text())["benchmarks"]:
@@ -198,7 +200,7 @@ def decode_tables(paths):
             match = re.match(kinds[kind][0], benchmark["name"]) if kind in kinds else None
             if not match:
                 raise ValueError(f"benchmark name {benchmark['name']!r} is not few_rows<TYPE>/rows:R/in:I/out:O/... or "
-                                 "few_layers_attend<TYPE>/rows:R/percent:P/...")
+                                 "few_layers_attend<TYPE>/rows:R/group:G/percent:P/...")
             case = (match[1], benchmark["label"].replace("_", "-"), *match.groups()[2:])
             cases[kind].setdefault(case, {})[int(match[2])] = benchmark
     parts = []
@@ -653,7 +655,7 @@ def replace_between_markers(text, kind, content):
 
 
 MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "overhead": overhead_table, "generation": generation_tables, "short": generation_tables,
-          "attention": attention_tables, "decode": decode_tables, "int8": int8_tables, "serving": serving_tables,
+          "attention": attention_tables, "decode": decode_tables, "decode-attention": decode_tables, "int8": int8_tables, "serving": serving_tables,
           "busy": busy_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}
 

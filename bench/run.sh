@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [overhead] [attention] [decode] [int8] [peers] [generation] [short] [serving] [busy]: builds the
+# run.sh [micro] [ttft] [overhead] [attention] [decode] [decode-attention] [int8] [peers] [generation] [short] [serving] [busy]: builds the
 # benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured,
 # between two marks of its kind and of the machine's instruction sets.
 # Takes about three hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
@@ -11,9 +11,9 @@
 # $LAZYLLM_TEST_DATA/longbench, by default ../shared/data/longbench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(($#)) || set -- micro ttft overhead attention decode int8 peers generation short serving busy
+(($#)) || set -- micro ttft overhead attention decode decode-attention int8 peers generation short serving busy
 declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [overhead]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
-  [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [short]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
+  [decode-attention]=kernels_bench [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [short]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
   [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of ${!program[*]}" >&2; exit 2; }
@@ -153,9 +153,20 @@ run_decode() {
   for case in "ALL bf16" "ALL int8" "ALL f32" "AVX512_CORE bf16" "AVX512_CORE int8" "AVX2 bf16" "AVX2 int8" "AVX2 f32"; do
     read -r allowed type <<<"$case"
     measure "$results/decode-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
-      --benchmark_out_format=json --benchmark_filter="few_(rows|layers_attend)<$type>"
+      --benchmark_out_format=json --benchmark_filter="few_rows<$type>"
   done
-  write decode "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_(rows|layers_attend)<'"
+  write decode "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_rows<'"
+}
+
+run_decode-attention() {
+  echo "== Attention of few rows =="
+  local files=() case allowed type
+  for case in "ALL bf16" "AVX512_CORE bf16" "AVX2 bf16" "ALL f32" "AVX2 f32"; do
+    read -r allowed type <<<"$case"
+    measure "$results/decode-attention-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" \
+      "$bin/kernels_bench" --benchmark_out_format=json --benchmark_filter="few_layers_attend<$type>"
+  done
+  write decode-attention "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_layers_attend<'"
 }
 
 run_int8() {

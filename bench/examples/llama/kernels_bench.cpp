@@ -219,12 +219,15 @@ void attend(benchmark::State& state) {
   count_flops(state, 4.0 * visible * static_cast<double>(dim));
 }
 
-/// Attention of few rows in SmolLM2's 30 layers, whose K/V no cache holds, to `percent` % of 4000 tokens.
+/// Attention of few rows in the layers of SmolLM2 (3 query heads a key head) or Qwen2.5-0.5B (7), whose K/V no cache
+/// holds, to `percent` % of 4000 tokens.
 template <class T>
 void few_rows_layers_attend(benchmark::State& state) {
-  constexpr Index layers = 30, tokens = 4000;
-  const Index rows = state.range(0), percent = state.range(1);
-  const AttentionShape shape{9, 3, head_dim, 0.125f};
+  constexpr Index tokens = 4000;
+  const Index rows = state.range(0), group = state.range(1), percent = state.range(2);
+  const Index layers = group == 3 ? 30 : 24;
+  const Index kv_heads = group == 3 ? 3 : 2;
+  const AttentionShape shape{group * kv_heads, kv_heads, head_dim, 0.125f};
   const Index layer_values = shape.kv_heads * tokens * head_dim;
   const auto keys = random_large_page_values<T>(layers * layer_values);
   const auto values = random_large_page_values<T>(layers * layer_values);
@@ -304,10 +307,12 @@ void few_rows_layers(benchmark::internal::Benchmark* bench) {
 }
 
 void few_rows_kept(benchmark::internal::Benchmark* bench) {
-  for (const Index percent : {100, 30}) {
-    for (const Index rows : {1, 5, 9}) bench->Args({rows, percent});
+  for (const Index group : {3, 7}) {
+    for (const Index percent : {100, 30}) {
+      for (const Index rows : {1, 5, 9}) bench->Args({rows, group, percent});
+    }
   }
-  bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "percent"});
+  bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "group", "percent"});
 }
 
 void few_rows_shapes(benchmark::internal::Benchmark* bench) {

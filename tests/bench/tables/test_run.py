@@ -297,12 +297,12 @@ class DecodeTables(unittest.TestCase):
     def test_attention_has_a_table_of_its_own(self):
         product = {"name": "few_rows<bf16>/rows:1/in:576/out:960/min_time:0.200/manual_time", "label": "avx2",
                    "of_read": 0.96, "of_one_row": 1.0, "read": 30e9}
-        attention = product | {"name": "few_layers_attend<bf16>/rows:5/percent:30/min_time:0.200/manual_time", "of_read": 0.7,
+        attention = product | {"name": "few_layers_attend<bf16>/rows:5/group:3/percent:30/min_time:0.200/manual_time", "of_read": 0.7,
                                "of_one_row": 1.1, "read": 40e9}
         text = self.table(attention, product)
         self.assertIn("| bf16 | avx2 | 576 | 960 | 30 to 30 | 0.96, 1.00x |\n\n", text)
-        self.assertIn("| K and V | ISA | % of 4000 tokens | plain read, GB/s | 5 rows |", text)
-        self.assertIn("| bf16 | avx2 | 30 | 40 to 40 | 0.70, 1.10x |", text)
+        self.assertIn("| K and V | ISA | query heads a key head | % of 4000 tokens | plain read, GB/s | 5 rows |", text)
+        self.assertIn("| bf16 | avx2 | 3 | 30 | 40 to 40 | 0.70, 1.10x |", text)
 
     def test_another_benchmark_is_refused(self):
         for name in ("attend<bf16>/rows:1", "few_rows<bf16>/rows:1/percent:30/"):

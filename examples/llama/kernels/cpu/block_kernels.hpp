@@ -25,6 +25,21 @@ struct ScoreBlock {
   float* correction = nullptr;     ///< receives the factor of older sums, where the row sees a key
 };
 
+/// Products with rows that lie anywhere: a query's with keys, and weights' with values. T is float, or the bits of a
+/// bfloat16. While they work at row i they fetch row i + `rows_ahead`, so there must be that many more pointers, to
+/// anything.
+constexpr Index rows_ahead = 64;
+template <class T>
+struct RowKernels {
+  /// scores[query * stride + i] = the product of that query, of `[queries x width]`, and rows[i], for i below `count`.
+  /// Width and count are multiples of `block_step`.
+  void (*score)(Index queries, Index width, Index count, const float* query, const T* const* rows, float* scores,
+                Index stride);
+  /// sums[query * width + k] = the sum over i below `count` of weights[query * stride + i] * rows[i][k].
+  void (*sum)(Index queries, Index width, Index count, const float* weights, Index stride, const T* const* rows,
+              float* sums);
+};
+
 /// The kernels of one instruction set. A row's results depend on that row alone, bit for bit.
 struct BlockKernels {
   /// Turns scores into weights, exactly 0 where a key is not visible, and updates maximum, total and correction.
@@ -38,6 +53,8 @@ struct BlockKernels {
   void (*multiply)(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c);
   /// `[rows x width]` to `[width x rows]`, whose rows lie `to_stride` apart; both are multiples of `block_step`.
   void (*transpose)(Index rows, Index width, const float* from, float* to, Index to_stride);
+  RowKernels<float> floats;
+  RowKernels<std::uint16_t> bfloat16;
   const char* isa;
 };
 

@@ -20,19 +20,16 @@
 #include "examples/llama/kernels/cpu/block_kernels.hpp"
 #include "examples/llama/kernels/cpu/team.hpp"
 
-// Keys lie across the lanes for the scores, head elements for the values. A block of keys is brought into the layout of
-// the products once, and used by all queries: the rows and the heads that share the key/value head. "Query" number
-// row * group + head, as in attention.cpp.
-//
 // Chunks of keys are separate work, each with a softmax of its own. Who finishes the last chunk of a head joins them,
-// in the order of the chunks, so that no thread waits for another before the end.
+// in the order of the chunks, so that no thread waits for another before the end. A chunk's keys and values serve all
+// queries: the rows and the heads that share the key/value head. "Query" number row * group + head, as in
+// attention.cpp.
 
 namespace llama {
 namespace {
 
 using Bfloat16 = Eigen::bfloat16;
 
-constexpr Index block_keys = 64;
 constexpr Index chunk_keys = 256;
 
 /// What one chunk of keys gives one query: the values' weighted sum, and the weights' total relative to the largest
@@ -60,103 +57,139 @@ struct Task : AttentionTask<T> {
   }
 };
 
-/// Works on one chunk of keys of one key/value head at a time, in float, by the kernels of the
-/// processor's instruction set.
+/// What kernels take an element for.
 template <class T>
-class FloatChunk {
+using Bits = std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>;
+
+/// Works on one chunk of keys of one key/value head at a time, in float, by the kernels of the processor's instruction
+/// set. The elements of a head lie across the lanes. Keys and values are read where they are, or as copies where they
+/// do not fill the lanes.
+template <class T>
+class InPlaceChunk {
  public:
   static Index width(Index head_dim) { return (head_dim + block_step - 1) / block_step * block_step; }
   /// Floats of scratch memory.
   static Index scratch(const Task<T>& task) {
-    return 2 * block_keys * task.width + task.query_count() * (2 * task.width + block_keys + 1) +
-           task.query_count() * static_cast<Index>(sizeof(Index) / sizeof(float));
+    const Index copies = task.width == task.shape.head_dim ? 0 : 2 * chunk_keys * task.width;
+    return task.query_count() * (task.width + chunk_keys + 1 + static_cast<Index>(sizeof(Index) / sizeof(float))) +
+           copies;
   }
 
-  FloatChunk(const Task<T>& task, float* memory)
+  InPlaceChunk(const Task<T>& task, float* memory)
       : task_(task),
-        rows_(memory),
-        keys_(rows_ + block_keys * task.width),
-        queries_(keys_ + block_keys * task.width),
-        added_(queries_ + task.query_count() * task.width),
-        scores_(added_ + task.query_count() * task.width),
-        visible_(reinterpret_cast<Index*>(scores_ + task.query_count() * block_keys)),
-        correction_(reinterpret_cast<float*>(visible_ + task.query_count())) {}
+        queries_(memory),
+        scores_(queries_ + task.query_count() * task.width),
+        visible_(reinterpret_cast<Index*>(scores_ + task.query_count() * chunk_keys)),
+        correction_(reinterpret_cast<float*>(visible_ + task.query_count())),
+        copies_(correction_ + task.query_count()) {}
 
-  void run(Index kv_head, Index chunk) {
-    const Index first = chunk * chunk_keys, width = task_.width;
-    const Index queries = task_.query_count();
+  void run(Index kv_head, Index chunk) const {
+    const Index first = chunk * chunk_keys;
+    const Index count = std::min<Index>(chunk_keys, task_.key_limits.back() - first);
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
     Index begin = 0;
-    while (begin < queries && task_.limit(begin) <= first) ++begin;
-    const Index last = std::min<Index>(first + chunk_keys, task_.key_limits.back());
-    for (Index query = begin; query < queries; ++query) {
-      put(task_.query(kv_head, query), queries_ + query * width);
-      const Partial partial = task_.partial(kv_head, query, chunk);
-      std::fill_n(partial.outputs, width, 0.0f);
-      partial.maximum = -std::numeric_limits<float>::infinity();
-      partial.total = 0;
+    while (task_.limit(begin) <= first) ++begin;
+    if (task_.width == task_.shape.head_dim) {
+      attend(kernels<T>(), kv_head, chunk, begin, count, rows_of(kv_head, first, count));
+    } else {
+      attend(kernels<float>(), kv_head, chunk, begin, count, copies_of(kv_head, first, count));
     }
-    const BlockKernels& kernels = block_kernels();
-    const float scale = task_.shape.scale * std::numbers::log2e_v<float>;
-    for (Index key = first; key < last; key += block_keys) {
-      const Index count = std::min(block_keys, last - key);
-      Index query = begin;
-      while (query < queries && task_.limit(query) <= key) ++query;
-      if (query == queries) continue;
-      const Index seeing = queries - query;
-      for (Index i = 0; i < seeing; ++i) visible_[i] = std::min(block_keys, task_.limit(query + i) - key);
-      gather(task_.cache.keys, kv_head, key, count);
-      kernels.transpose(block_keys, width, rows_, keys_, block_keys);
-      const Partial partial = task_.partial(kv_head, query, chunk);
-      const ScoreBlock block{.rows = seeing,
-                             .keys = block_keys,
-                             .scores = scores_,
-                             .visible = visible_,
-                             .scale = scale,
-                             .maximum = &partial.maximum,
-                             .total = &partial.total,
-                             .correction = correction_};
-      kernels.multiply(seeing, width, block_keys, queries_ + query * width, keys_, block_keys, scores_);
-      kernels.weigh(block);
-      gather(task_.cache.values, kv_head, key, count);
-      kernels.multiply(seeing, block_keys, width, scores_, rows_, width, added_);
-      kernels.accumulate(block, width, added_, partial.outputs);
-    }
-    // The kernels' maxima are of scaled scores.
-    for (Index query = begin; query < queries; ++query) task_.partial(kv_head, query, chunk).maximum /= scale;
   }
 
  private:
+  /// A chunk's keys, the last one as often as lanes need it, then its values, then what the kernels fetch behind them.
+  template <class U>
+  using Rows = std::array<const Bits<U>*, 2 * chunk_keys + rows_ahead>;
+
+  template <class U>
+  static const RowKernels<Bits<U>>& kernels() {
+    if constexpr (std::is_same_v<U, float>) {
+      return block_kernels().floats;
+    } else {
+      return block_kernels().bfloat16;
+    }
+  }
+
+  static Index padded(Index count) { return (count + block_step - 1) / block_step * block_step; }
+
+  /// In the cache. Behind them are the next keys, which this thread most likely does next.
+  Rows<T> rows_of(Index kv_head, Index first, Index count) const {
+    Rows<T> rows;
+    auto* next = rows.data();
+    const auto put = [&](const T* from, Index head, Index key) {
+      *next++ = reinterpret_cast<const Bits<T>*>(from + task_.offset(head, key));
+    };
+    for (Index i = 0; i < padded(count); ++i) put(task_.cache.keys, kv_head, first + std::min(i, count - 1));
+    for (Index i = 0; i < count; ++i) put(task_.cache.values, kv_head, first + i);
+    const Index keys = task_.key_limits.back();
+    const bool last = first + count == keys;
+    const Index head = std::min(kv_head + (last ? 1 : 0), task_.shape.kv_heads - 1);
+    for (Index i = 0; i < rows_ahead; ++i) {
+      put(task_.cache.keys, head, std::min((last ? 0 : first + count) + i, keys - 1));
+    }
+    return rows;
+  }
+
+  Rows<float> copies_of(Index kv_head, Index first, Index count) const {
+    Rows<float> rows;
+    auto* next = rows.data();
+    for (Index i = 0; i < count; ++i) {
+      const Index offset = task_.offset(kv_head, first + i);
+      copy(task_.cache.keys + offset, copies_ + i * task_.width);
+      copy(task_.cache.values + offset, copies_ + (chunk_keys + i) * task_.width);
+    }
+    for (Index i = 0; i < padded(count); ++i) *next++ = copies_ + std::min(i, count - 1) * task_.width;
+    for (Index i = 0; i < count; ++i) *next++ = copies_ + (chunk_keys + i) * task_.width;
+    std::fill_n(next, rows_ahead, copies_);
+    return rows;
+  }
+
   /// A head's elements, zeros behind them.
-  void put(const T* from, float* to) const {
+  void copy(const T* from, float* to) const {
     widen(from, task_.shape.head_dim, to);
     std::fill(to + task_.shape.head_dim, to + task_.width, 0.0f);
   }
 
-  /// `count` keys' rows of the cache from key number `key` on, zeros behind them.
-  void gather(const T* cache, Index kv_head, Index key, Index count) const {
-    constexpr Index ahead = 8, line = 64 / static_cast<Index>(sizeof(T));
-    for (Index i = 0; i < count; ++i) {
-      const T* const later = cache + task_.offset(kv_head, key + std::min(i + ahead, count - 1));
-      for (Index k = 0; k < task_.shape.head_dim; k += line) __builtin_prefetch(later + k);
-      put(cache + task_.offset(kv_head, key + i), rows_ + i * task_.width);
+  /// The partial results of the queries from number `begin` on.
+  template <class Element, std::size_t size>
+  void attend(const RowKernels<Element>& kernels, Index kv_head, Index chunk, Index begin, Index count,
+              const std::array<const Element*, size>& rows) const {
+    const Index queries = task_.query_count() - begin;
+    for (Index i = 0; i < queries; ++i) {
+      copy(task_.query(kv_head, begin + i), queries_ + i * task_.width);
+      visible_[i] = std::min(count, task_.limit(begin + i) - chunk * chunk_keys);
+      const Partial partial = task_.partial(kv_head, begin + i, chunk);
+      partial.maximum = -std::numeric_limits<float>::infinity();
+      partial.total = 0;
     }
-    std::fill(rows_ + count * task_.width, rows_ + block_keys * task_.width, 0.0f);
+    const Partial partial = task_.partial(kv_head, begin, chunk);
+    const float scale = task_.shape.scale * std::numbers::log2e_v<float>;
+    kernels.score(queries, task_.width, padded(count), queries_, rows.data(), scores_, chunk_keys);
+    block_kernels().weigh({.rows = queries,
+                           .keys = chunk_keys,
+                           .scores = scores_,
+                           .visible = visible_,
+                           .scale = scale,
+                           .maximum = &partial.maximum,
+                           .total = &partial.total,
+                           .correction = correction_});
+    kernels.sum(queries, task_.width, count, scores_, chunk_keys, rows.data() + padded(count), partial.outputs);
+    // The kernel's maxima are of scaled scores.
+    for (Index i = 0; i < queries; ++i) task_.partial(kv_head, begin + i, chunk).maximum /= scale;
   }
 
   const Task<T>& task_;
-  float* rows_;     // [block_keys x width]
-  float* keys_;     // [width x block_keys]
   float* queries_;  // [queries x width]
-  float* added_;    // [queries x width]
-  float* scores_;   // [queries x block_keys]
+  float* scores_;   // [queries x chunk_keys]
   Index* visible_;  // [queries]
   float* correction_;
+  float* copies_;  // [2 x chunk_keys x width]
 };
 
 #ifdef __x86_64__
 #define LLAMA_PAIRS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
 
+constexpr Index block_keys = 64;
 constexpr int lanes = 16;
 constexpr int columns = 4;  ///< vectors of a tile: all keys of a block, or 64 elements of a head
 constexpr int height = 6;   ///< queries of a tile
@@ -204,7 +237,10 @@ class PairChunk {
     fetched_head_ = last ? kv_head + 1 : kv_head;
     fetched_ = last ? 0 : first + chunk_keys;
     fetched_end_ = fetched_head_ == task_.shape.kv_heads ? 0 : std::min<Index>(fetched_ + chunk_keys, keys);
-    step_ = chunk_keys / (16 + 8 * ((queries + height - 1) / height)) + 1;
+    piece_ = 0;
+    // Each tile fetches in every step of its two loops, 4 head_dim of them.
+    const Index steps = 4 * head_dim_ * ((queries + height - 1) / height);
+    step_ = (chunk_keys * head_dim_ / (2 * lanes) + steps - 1) / steps;
     load_keys(kv_head, first, count);
     load_values(kv_head, first, count);
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
@@ -222,13 +258,17 @@ class PairChunk {
   }
 
  private:
-  /// Fetches the next few keys and values of the chunk after this one, which this thread most likely does next.
+  /// Fetches a little of the chunk after this one, which this thread most likely does next. Evenly, since a processor
+  /// has few reads under way at a time.
   LLAMA_PAIRS void fetch_some() {
-    for (const Index end = std::min(fetched_ + step_, fetched_end_); fetched_ < end; ++fetched_) {
-      const Index offset = task_.offset(fetched_head_, fetched_);
-      for (Index i = 0; i < head_dim_; i += 2 * lanes) {
-        _mm_prefetch(reinterpret_cast<const char*>(task_.cache.keys + offset + i), _MM_HINT_T1);
-        _mm_prefetch(reinterpret_cast<const char*>(task_.cache.values + offset + i), _MM_HINT_T1);
+    for (Index i = 0; i < step_ && fetched_ < fetched_end_; ++i) {
+      const Index offset = task_.offset(fetched_head_, fetched_) + piece_;
+      _mm_prefetch(reinterpret_cast<const char*>(task_.cache.keys + offset), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(task_.cache.values + offset), _MM_HINT_T1);
+      piece_ += 2 * lanes;
+      if (piece_ == head_dim_) {
+        piece_ = 0;
+        ++fetched_;
       }
     }
   }
@@ -251,7 +291,6 @@ class PairChunk {
         }
         transpose(rows, to + pair * block_keys);
       }
-      fetch_some();
     }
   }
 
@@ -319,6 +358,7 @@ class PairChunk {
         for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_setzero_ps();
       }
       for (Index k = 0; k < head_dim_ / 2; ++k) {
+        fetch_some();
         __m512bh line[columns];
         for (int c = 0; c < columns; ++c) line[c] = load(keys + k * block_keys + c * lanes);
         for (int q = 0; q < rows; ++q) {
@@ -329,7 +369,6 @@ class PairChunk {
       for (int q = 0; q < rows; ++q) {
         for (int c = 0; c < columns; ++c) _mm512_store_ps(scores[q] + key + c * lanes, sum[q][c]);
       }
-      fetch_some();
     }
     for (int q = 0; q < rows; ++q) {
       const Index visible = std::min<Index>(seen, task_.limit(query + q) - first);
@@ -341,7 +380,7 @@ class PairChunk {
         for (int c = 0; c < columns; ++c) sum[q][c] = _mm512_setzero_ps();
       }
       for (Index i = 0; 2 * i < seen; ++i) {
-        if (i % 32 == 0) fetch_some();
+        fetch_some();
         __m512bh line[columns];
         for (int c = 0; c < columns; ++c) line[c] = load(values_ + i * head_dim_ + column + c * lanes);
         for (int q = 0; q < rows; ++q) {
@@ -393,7 +432,7 @@ class PairChunk {
   Index head_dim_;
   std::uint32_t* keys_;    // [chunk_keys / 64 x head_dim / 2 x 64] pairs
   std::uint32_t* values_;  // [chunk_keys / 2 x head_dim] pairs
-  Index fetched_head_ = 0, fetched_ = 0, fetched_end_ = 0, step_ = 0;
+  Index fetched_head_ = 0, fetched_ = 0, fetched_end_ = 0, piece_ = 0, step_ = 0;
 };
 
 #endif
@@ -438,28 +477,29 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
 
 }  // namespace
 
+// The limits are measured.
+
 template <class T>
 bool suits_few_rows(const AttentionShape& shape, Index rows) {
-  // In float and with AVX-512 oneDNN's products in blocks win early.
-  static const bool avx512 = std::string_view(block_kernels().isa).starts_with("avx512");
-  if (avx512 && !has_pairs<T>(shape)) return rows * shape.heads / shape.kv_heads <= 16;
-  return rows <= 32;
+  return has_pairs<T>(shape) ? rows <= 32 : rows * shape.heads / shape.kv_heads <= 24;
 }
 
 template <class T>
-void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& task) {
+void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& task,
+                        [[maybe_unused]] FewRowsKernel kernel) {
   Task<T> whole{task, 0, 0, nullptr};
 #ifdef __x86_64__
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    if (has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
+    const bool fewest = kernel == FewRowsKernel::in_place || task.query_count() <= 3;
+    if (!fewest && has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
   }
 #endif
-  run<FloatChunk<T>>(context, whole);
+  run<InPlaceChunk<T>>(context, whole);
 }
 
 #define LLAMA_INSTANTIATE(T)                                     \
   template bool suits_few_rows<T>(const AttentionShape&, Index); \
-  template void few_rows_attention(lazyllm::cpu::Context&, const AttentionTask<T>&);
+  template void few_rows_attention(lazyllm::cpu::Context&, const AttentionTask<T>&, FewRowsKernel);
 LLAMA_INSTANTIATE(float)
 LLAMA_INSTANTIATE(Bfloat16)
 #undef LLAMA_INSTANTIATE

@@ -10,10 +10,16 @@ namespace llama {
 template <class T>
 bool suits_few_rows(const AttentionShape& shape, Index rows);
 
+/// Who computes a few rows. `automatic`: pairs of bfloat16 by the instruction for them, where this processor has it, T
+/// and the width of heads suit and there are enough rows; else the kernel that reads K and V in place.
+enum class FewRowsKernel { automatic, in_place };
+
 /// `attention` for the few rows of a decode step, a drafted answer or revived tokens: every key and value is read once
-/// for all rows and heads that share it, and chunks of keys are separate work. A row's result depends on its query and
-/// the keys it sees only, bit for bit, however many rows there are. `task` has been checked, and has a row.
+/// for all rows and heads that share it, and chunks of keys are separate work. By one kernel, a row's result depends on
+/// its query and the keys it sees only, bit for bit, however many rows there are. `task` has been checked, and has a
+/// row.
 template <class T>
-void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& task);
+void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& task,
+                        FewRowsKernel kernel = FewRowsKernel::automatic);
 
 }  // namespace llama

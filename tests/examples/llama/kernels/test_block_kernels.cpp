@@ -1,6 +1,9 @@
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "examples/llama/kernels/cpu/block_kernels.hpp"
 #include "examples/llama/kernels/cpu/rounding.hpp"
@@ -143,6 +146,63 @@ TEST_CASE("rows become columns, by each instruction set") {
     kernels->transpose(32, 48, from.values.data(), to.values.data(), 40);
     for (Index column = 0; column < 48; ++column) {
       for (Index row = 0; row < 40; ++row) CHECK(to(column, row) == (row < 32 ? from(row, column) : 7));
+    }
+  }
+}
+
+/// The kernels for T of an instruction set.
+template <class T>
+const auto& row_kernels(const BlockKernels& kernels) {
+  if constexpr (std::is_same_v<T, float>) {
+    return kernels.floats;
+  } else {
+    return kernels.bfloat16;
+  }
+}
+
+TEST_CASE_TEMPLATE("products with rows anywhere, the obvious way, by each instruction set", T, float, Eigen::bfloat16) {
+  using Element = std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>;
+  constexpr Index count = 48, stride = 50, most = 17;
+  for (const Index width : {16, 48, 64, 80}) {
+    const auto from = random_matrix<T>(count, width, 7, 1);
+    const auto queries = random_matrix<float>(most, width, 8, 1), weights = random_matrix<float>(most, stride, 9, 1);
+    std::vector<const Element*> places;
+    for (Index i = 0; i < count + rows_ahead; ++i) {
+      places.push_back(reinterpret_cast<const Element*>(from.view().row(i * 7 % count)));
+    }
+    const auto element = [&](Index i, Index k) { return static_cast<double>(from(i * 7 % count, k)); };
+    for (const BlockKernels* const kernels : usable_block_kernels()) {
+      CAPTURE(kernels->isa);
+      Matrix<float> all_scores(most, stride, 7), all_sums(most, width, 7);
+      for (const Index number : {most, Index{12}, Index{7}, Index{3}, Index{1}}) {
+        CAPTURE(number);
+        Matrix<float> scores(most, stride, 7), sums(most, width, 7);
+        row_kernels<T>(*kernels).score(number, width, count, queries.values.data(), places.data(), scores.values.data(),
+                                       stride);
+        row_kernels<T>(*kernels).sum(number, width, count - 1, weights.values.data(), stride, places.data(),
+                                     sums.values.data());
+        if (number == most) {
+          all_scores = scores;
+          all_sums = sums;
+        }
+        for (Index query = 0; query < most; ++query) {
+          for (Index i = 0; i < stride; ++i) {
+            double expected = 0;
+            for (Index k = 0; k < width && i < count; ++k) {
+              expected += static_cast<double>(queries(query, k)) * element(i, k);
+            }
+            const bool made = query < number && i < count;
+            CHECK(scores(query, i) == doctest::Approx(made ? expected : 7).epsilon(1e-4));
+            if (made) CHECK(scores(query, i) == all_scores(query, i));
+          }
+          for (Index k = 0; k < width; ++k) {
+            double expected = 0;
+            for (Index i = 0; i < count - 1; ++i) expected += static_cast<double>(weights(query, i)) * element(i, k);
+            CHECK(sums(query, k) == doctest::Approx(query < number ? expected : 7).epsilon(1e-4));
+            if (query < number) CHECK(sums(query, k) == all_sums(query, k));
+          }
+        }
+      }
     }
   }
 }

@@ -52,14 +52,15 @@ struct FewRowsSample {
     return {cached_keys.values.data(), cached_values.values.data(), shape.head_dim, tokens * shape.head_dim};
   }
 
-  Matrix<T> run(int threads, Index first = 0, Index rows = -1) const {
+  Matrix<T> run(int threads, Index first = 0, Index rows = -1, FewRowsKernel kernel = FewRowsKernel::automatic) const {
     lazyllm::cpu::Context context(threads);
     if (rows < 0) rows = queries.rows - first;
     Matrix<T> out(rows, queries.width, static_cast<T>(NAN));
     few_rows_attention<T>(
         context,
         {shape, queries.view().subrows(first, rows), cache(), keys,
-         Positions(key_limits).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)), out.view()});
+         Positions(key_limits).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)), out.view()},
+        kernel);
     return out;
   }
 
@@ -110,7 +111,9 @@ TEST_CASE_TEMPLATE("a few rows attend as the reference does", T, float, Eigen::b
           CAPTURE(step);
           const FewRowsSample<T> sample(2 * group, 2, head_dim, 700, limits(rows, step), 60);
           const auto out = sample.run(2);
-          check_close(out, sample.expected(), tolerance<T>);
+          const auto expected = sample.expected();
+          check_close(out, expected, tolerance<T>);
+          check_close(sample.run(2, 0, -1, FewRowsKernel::in_place), expected, tolerance<T>);
           CHECK(sample.run(1).same_bits(out));
           CHECK(sample.run(5).same_bits(out));
         }
@@ -122,30 +125,37 @@ TEST_CASE_TEMPLATE("a few rows attend as the reference does", T, float, Eigen::b
 TEST_CASE_TEMPLATE("a few keys, and numbers around blocks and chunks", T, float, Eigen::bfloat16) {
   for (const Index tokens : {1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 512, 513}) {
     CAPTURE(tokens);
-    const FewRowsSample<T> sample(3, 1, 64, tokens, {0}, 100);
-    check_close(sample.run(2), sample.expected(), tolerance<T>);
+    const FewRowsSample<T> sample(4, 1, 64, tokens, {0}, 100);
+    for (const auto kernel : {FewRowsKernel::automatic, FewRowsKernel::in_place}) {
+      check_close(sample.run(2, 0, -1, kernel), sample.expected(), tolerance<T>);
+    }
   }
 }
 
 TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows there are", T, float, Eigen::bfloat16) {
-  FewRowsSample<T> sample(6, 2, 64, 900, limits(23, 20), 80);
-  const auto together = sample.run(2);
-  const auto same = [&](const Matrix<T>& alone, Index row) {
-    return std::memcmp(alone.values.data(), together.view().row(row), alone.values.size() * sizeof(T)) == 0;
-  };
-  for (const Index row : {0, 5, 11, 21, 22}) {
-    CAPTURE(row);
-    CHECK(same(sample.run(1, row, 1), row));
-    CHECK(same(sample.run(3, row, std::min<Index>(7, 23 - row)), row));
-    // Later tokens would show in the result if their weight were not exactly zero.
-    FewRowsSample<T> changed = sample;
-    const auto visible = static_cast<std::size_t>(sample.key_limits[static_cast<std::size_t>(row)]);
-    for (const Position token : std::span(sample.keys).subspan(visible)) {
-      for (const Index head : {0, 1}) changed.fill(head * sample.tokens + token, 1e30f);
+  const FewRowsSample<T> sample(6, 2, 64, 900, limits(23, 20), 80);
+  for (const auto kernel : {FewRowsKernel::automatic, FewRowsKernel::in_place}) {
+    const auto together = sample.run(2, 0, -1, kernel);
+    const auto same = [&](const Matrix<T>& some, Index first, Index row) {
+      return std::memcmp(some.view().row(row - first), together.view().row(row),
+                         static_cast<std::size_t>(some.width) * sizeof(T)) == 0;
+    };
+    for (const Index row : {0, 5, 11, 21, 22}) {
+      CAPTURE(row);
+      // One row has another kernel, perhaps, than several.
+      if (kernel == FewRowsKernel::in_place) CHECK(same(sample.run(1, row, 1, kernel), row, row));
+      for (const Index rows : {2, 4, 7}) {
+        const Index first = std::min(row, 23 - rows);
+        CHECK(same(sample.run(3, first, rows, kernel), first, row));
+      }
+      // Later tokens would show in the result if their weight were not exactly zero.
+      FewRowsSample<T> changed = sample;
+      const auto visible = static_cast<std::size_t>(sample.key_limits[static_cast<std::size_t>(row)]);
+      for (const Position token : std::span(sample.keys).subspan(visible)) {
+        for (const Index head : {0, 1}) changed.fill(head * sample.tokens + token, 1e30f);
+      }
+      if (row > 0) CHECK(same(changed.run(2, 0, row + 1, kernel), 0, row));
     }
-    const auto out = changed.run(2, 0, row + 1);
-    CHECK(std::memcmp(out.view().row(row), together.view().row(row), static_cast<std::size_t>(out.width) * sizeof(T)) ==
-          0);
   }
 }
 
