@@ -343,35 +343,32 @@ void sum(Index queries, Index width, Index count, const float* weights, Index st
          float* sums) {
   const auto tile = [=]<int height>(Index first, std::integral_constant<int, height>) {
     const float* const from = weights + first * stride;
-    for (Index column = 0; column < width;) {
-      const auto columns = [&]<int vectors>(std::integral_constant<int, vectors>) {
-        Vector result[height][vectors] = {};
-        for (Index i = 0; i < count; ++i) {
-          const T* const row = rows[i] + column;
-          fetch(rows[i + rows_ahead] + column, vectors * lanes);
-          Vector elements[vectors];
+    const auto columns = [&]<int vectors>(Index column, std::integral_constant<int, vectors>) {
+      Vector result[height][vectors] = {};
+      for (Index i = 0; i < count; ++i) {
+        const T* const row = rows[i] + column;
+        fetch(rows[i + rows_ahead] + column, vectors * lanes);
+        Vector elements[vectors];
 #pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v) elements[v] = widened(row + v * lanes);
-#pragma GCC unroll 8
-          for (int q = 0; q < height; ++q) {
-            const Vector weight = all(from[q * stride + i]);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; ++v) result[q][v] = fused(weight, elements[v], result[q][v]);
-          }
-        }
+        for (int v = 0; v < vectors; ++v) elements[v] = widened(row + v * lanes);
 #pragma GCC unroll 8
         for (int q = 0; q < height; ++q) {
+          const Vector weight = all(from[q * stride + i]);
 #pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v) store(sums + (first + q) * width + column + v * lanes, result[q][v]);
+          for (int v = 0; v < vectors; ++v) result[q][v] = fused(weight, elements[v], result[q][v]);
         }
-        column += vectors * lanes;
-      };
-      if (width - column >= tile_vectors * lanes) {
-        columns(std::integral_constant<int, tile_vectors>());
-      } else {
-        columns(std::integral_constant<int, 1>());
       }
+#pragma GCC unroll 8
+      for (int q = 0; q < height; ++q) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) store(sums + (first + q) * width + column + v * lanes, result[q][v]);
+      }
+    };
+    Index column = 0;
+    for (; width - column >= tile_vectors * lanes; column += tile_vectors * lanes) {
+      columns(column, std::integral_constant<int, tile_vectors>());
     }
+    for (; column < width; column += lanes) columns(column, std::integral_constant<int, 1>());
   };
   for_tiles<summed_queries>(queries, tile, std::make_integer_sequence<int, summed_queries>());
 }
