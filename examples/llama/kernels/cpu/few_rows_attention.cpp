@@ -481,7 +481,7 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
 
 template <class T>
 bool suits_few_rows(const AttentionShape& shape, Index rows) {
-  return has_pairs<T>(shape) ? rows <= 32 : rows * shape.heads / shape.kv_heads <= 24;
+  return has_pairs<T>(shape) ? rows <= 32 : rows * shape.heads / shape.kv_heads <= 40;
 }
 
 template <class T>
