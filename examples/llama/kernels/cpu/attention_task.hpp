@@ -1,8 +1,5 @@
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "examples/llama/kernels/cpu/attention.hpp"
 #include "examples/llama/kernels/cpu/rounding.hpp"
 
@@ -56,31 +53,6 @@ void check_rows(const char* name, const AttentionTask<T>& task) {
       fail(name, ": key limit ", limit, " is out of range ", least, " to ", task.keys.size(), ", ascending");
     least = limit;
   }
-}
-
-/// Joins the partial results of a query in the order of the chunks, each of `chunk_keys` keys, and writes the query's
-/// result. `partial(chunk)` has the chunk's `outputs` `[head_dim]`, relative to its `maximum`, and their `total`; the
-/// first one is overwritten. `Line` maps outputs.
-template <class Line, class T, class PartialOf>
-void join_chunks(const AttentionTask<T>& task, Index chunk_keys, Index kv_head, Index query, const PartialOf& partial) {
-  const Index chunks = (task.limit(query) - 1) / chunk_keys + 1;
-  float maximum = partial(0).maximum;
-  for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(chunk).maximum);
-  float total = 0;
-  const Index head_dim = task.shape.head_dim;
-  Line outputs(partial(0).outputs, head_dim);
-  for (Index chunk = 0; chunk < chunks; ++chunk) {
-    const auto part = partial(chunk);
-    const float weight = std::exp((part.maximum - maximum) * task.shape.scale);
-    total += weight * part.total;
-    if (chunk == 0) {
-      outputs *= weight;
-    } else {
-      outputs += weight * Line(part.outputs, head_dim);
-    }
-  }
-  outputs /= total;
-  round_to(outputs.data(), head_dim, task.result(kv_head, query));
 }
 
 }  // namespace llama

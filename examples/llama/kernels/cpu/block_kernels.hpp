@@ -6,8 +6,9 @@
 #include "examples/llama/base.hpp"
 
 /// \file
-/// What attention does between and beside its two matrix products, on blocks that lie in the cache. Compiled once for
-/// each instruction set; which one runs is chosen when the program runs.
+/// What attention does between and beside its two matrix products, on blocks that lie in the cache, and the products of
+/// a few queries with keys and values where they lie. Compiled once for each instruction set; which one runs is chosen
+/// when the program runs.
 namespace llama {
 
 /// Rows and columns of blocks come in multiples of this; what is spare is 0.
@@ -25,10 +26,11 @@ struct ScoreBlock {
   float* correction = nullptr;     ///< receives the factor of older sums, where the row sees a key
 };
 
-/// Products with rows that lie anywhere: a query's with keys, and weights' with values. T is float, or the bits of a
-/// bfloat16. While they work at row i they fetch row i + `rows_ahead`, so there must be that many more pointers, to
-/// anything.
+/// While `RowKernels` work at row i they fetch row i + `rows_ahead`, so there must be that many more pointers.
 constexpr Index rows_ahead = 64;
+
+/// Products with rows that lie anywhere: a query's with keys, and weights' with values. T is float, or the bits of a
+/// bfloat16.
 template <class T>
 struct RowKernels {
   /// scores[query * stride + i] = the product of that query, of `[queries x width]`, and rows[i], for i below `count`.

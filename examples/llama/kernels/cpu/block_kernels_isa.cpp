@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #endif
 
+#include <type_traits>
 #include <utility>
 
 #include "examples/llama/kernels/cpu/block_kernels.hpp"

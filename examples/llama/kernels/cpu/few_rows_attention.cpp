@@ -23,7 +23,7 @@
 // Chunks of keys are separate work, each with a softmax of its own. Who finishes the last chunk of a head joins them,
 // in the order of the chunks, so that no thread waits for another before the end. A chunk's keys and values serve all
 // queries: the rows and the heads that share the key/value head. "Query" number row * group + head, as in
-// attention.cpp.
+// attention_task.hpp.
 
 namespace llama {
 namespace {
@@ -32,27 +32,33 @@ using Bfloat16 = Eigen::bfloat16;
 
 constexpr Index chunk_keys = 256;
 
-/// What one chunk of keys gives one query: the values' weighted sum, and the weights' total relative to the largest
-/// score.
+constexpr Index alignment = 16;  ///< floats, for Eigen
+
+inline Index aligned(Index count) { return (count + alignment - 1) / alignment * alignment; }
+
+/// What one chunk of keys gives one query: the largest score as a power of 2, and the values' weighted sum and the
+/// weights' total relative to it.
 struct Partial {
   float* outputs;  // [width]
   float& maximum;
   float& total;
 };
 
-/// A task with its chunks and their results. Outputs are `width` wide, at least the head's elements.
+/// A task with its chunks and their results. Outputs are `width` wide, at least the head's elements: a multiple of
+/// `alignment`, so that a row's bits do not depend on where its results lie.
 template <class T>
 struct Task : AttentionTask<T> {
   Index width;
   Index chunks;
   float* partials;
 
-  static Index floats(Index width) { return width + 2; }
+  /// Floats of a chunk's results.
+  Index floats() const { return aligned(this->query_count() * (width + 2)); }
 
   /// Of a chunk the outputs of all queries, then their maxima, then their totals.
   Partial partial(Index kv_head, Index query, Index chunk) const {
     const Index queries = this->query_count();
-    float* const memory = partials + (kv_head * chunks + chunk) * queries * floats(width);
+    float* const memory = partials + (kv_head * chunks + chunk) * floats();
     return {memory + query * width, memory[queries * width + query], memory[queries * (width + 1) + query]};
   }
 };
@@ -62,8 +68,8 @@ template <class T>
 using Bits = std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>;
 
 /// Works on one chunk of keys of one key/value head at a time, in float, by the kernels of the processor's instruction
-/// set. The elements of a head lie across the lanes. Keys and values are read where they are, or as copies where they
-/// do not fill the lanes.
+/// set. The elements of a head lie across the lanes. Keys and values are read where they are; of heads that are no
+/// multiple of `block_step` they are copied, with zeros behind them.
 template <class T>
 class InPlaceChunk {
  public:
@@ -112,7 +118,7 @@ class InPlaceChunk {
 
   static Index padded(Index count) { return (count + block_step - 1) / block_step * block_step; }
 
-  /// In the cache. Behind them are the next keys, which this thread most likely does next.
+  /// Pointers into the cache. Behind them are those of the next keys, which this thread most likely does next.
   Rows<T> rows_of(Index kv_head, Index first, Index count) const {
     Rows<T> rows;
     auto* next = rows.data();
@@ -163,19 +169,16 @@ class InPlaceChunk {
       partial.total = 0;
     }
     const Partial partial = task_.partial(kv_head, begin, chunk);
-    const float scale = task_.shape.scale * std::numbers::log2e_v<float>;
     kernels.score(queries, task_.width, padded(count), queries_, rows.data(), scores_, chunk_keys);
     block_kernels().weigh({.rows = queries,
                            .keys = chunk_keys,
                            .scores = scores_,
                            .visible = visible_,
-                           .scale = scale,
+                           .scale = task_.shape.scale * std::numbers::log2e_v<float>,
                            .maximum = &partial.maximum,
                            .total = &partial.total,
                            .correction = correction_});
     kernels.sum(queries, task_.width, count, scores_, chunk_keys, rows.data() + padded(count), partial.outputs);
-    // The kernel's maxima are of scaled scores.
-    for (Index i = 0; i < queries; ++i) task_.partial(kv_head, begin + i, chunk).maximum /= scale;
   }
 
   const Task<T>& task_;
@@ -189,7 +192,7 @@ class InPlaceChunk {
 #ifdef __x86_64__
 #define LLAMA_PAIRS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
 
-constexpr Index block_keys = 64;
+constexpr Index block_keys = 64;  ///< whose scores a tile sums up at a time
 constexpr int lanes = 16;
 constexpr int columns = 4;  ///< vectors of a tile: all keys of a block, or 64 elements of a head
 constexpr int height = 6;   ///< queries of a tile
@@ -215,8 +218,8 @@ LLAMA_PAIRS inline __m512bh broadcast(const void* pair) {
 
 LLAMA_PAIRS inline __m512bh load(const void* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
-/// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64. A chunk is one block:
-/// each query has all scores of the chunk before it weighs them.
+/// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64. Keys and values are
+/// copied into the order that it needs.
 class PairChunk {
  public:
   static Index width(Index head_dim) { return head_dim; }
@@ -238,9 +241,7 @@ class PairChunk {
     fetched_ = last ? 0 : first + chunk_keys;
     fetched_end_ = fetched_head_ == task_.shape.kv_heads ? 0 : std::min<Index>(fetched_ + chunk_keys, keys);
     piece_ = 0;
-    // Each tile fetches in every step of its two loops, 4 head_dim of them.
-    const Index steps = 4 * head_dim_ * ((queries + height - 1) / height);
-    step_ = (chunk_keys * head_dim_ / (2 * lanes) + steps - 1) / steps;
+    step_ = queries <= height ? 2 : 1;  // with them one or two tiles have fetched the whole chunk
     load_keys(kv_head, first, count);
     load_values(kv_head, first, count);
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
@@ -258,8 +259,8 @@ class PairChunk {
   }
 
  private:
-  /// Fetches a little of the chunk after this one, which this thread most likely does next. Evenly, since a processor
-  /// has few reads under way at a time.
+  /// Fetches a little of the chunk after this one, which this thread most likely does next. No more at a time, since a
+  /// processor has few reads under way.
   LLAMA_PAIRS void fetch_some() {
     for (Index i = 0; i < step_ && fetched_ < fetched_end_; ++i) {
       const Index offset = task_.offset(fetched_head_, fetched_) + piece_;
@@ -425,6 +426,7 @@ class PairChunk {
       }
       _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
     }
+    partial.maximum *= task_.shape.scale * std::numbers::log2e_v<float>;
     partial.total = _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
   }
 
@@ -447,10 +449,28 @@ bool has_pairs([[maybe_unused]] const AttentionShape& shape) {
   return false;
 }
 
+/// Joins the results of a query in the order of the chunks, and writes the query's result. The first chunk's outputs
+/// are overwritten.
 template <class T>
 void join(const Task<T>& task, Index kv_head, Index query) {
-  using Line = Eigen::Map<Eigen::ArrayXf>;
-  join_chunks<Line>(task, chunk_keys, kv_head, query, [&](Index chunk) { return task.partial(kv_head, query, chunk); });
+  using Line = Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax>;
+  const auto partial = [&](Index chunk) { return task.partial(kv_head, query, chunk); };
+  const Index chunks = (task.limit(query) - 1) / chunk_keys + 1;
+  float maximum = partial(0).maximum;
+  for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(chunk).maximum);
+  float total = 0;
+  Line outputs(partial(0).outputs, task.width);
+  for (Index chunk = 0; chunk < chunks; ++chunk) {
+    const float weight = std::exp2(partial(chunk).maximum - maximum);
+    total += weight * partial(chunk).total;
+    if (chunk == 0) {
+      outputs *= weight;
+    } else {
+      outputs += weight * Line(partial(chunk).outputs, task.width);
+    }
+  }
+  outputs /= total;
+  round_to(outputs.data(), task.shape.head_dim, task.result(kv_head, query));
 }
 
 template <class Chunk, class T>
@@ -459,9 +479,8 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
   const Index heads = task.shape.kv_heads, queries = task.query_count();
   task.width = Chunk::width(task.shape.head_dim);
   task.chunks = (task.key_limits.back() - 1) / chunk_keys + 1;
-  const auto round_up = [](Index count) { return (count + 15) / 16 * 16; };
-  const Index partials = round_up(heads * queries * task.chunks * Task<T>::floats(task.width));
-  const Index scratch = round_up(Chunk::scratch(task));
+  const Index partials = heads * task.chunks * task.floats();
+  const Index scratch = aligned(Chunk::scratch(task));
   float* const memory = context.scratch(partials + threads * scratch).data();
   task.partials = memory;
   std::unique_ptr<std::atomic<Index>[]> left(new std::atomic<Index>[static_cast<std::size_t>(heads)]);
@@ -477,11 +496,10 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
 
 }  // namespace
 
-// The limits are measured.
-
+// Measured. Threads do not count, since bits must not depend on them.
 template <class T>
 bool suits_few_rows(const AttentionShape& shape, Index rows) {
-  return has_pairs<T>(shape) ? rows <= 32 : rows * shape.heads / shape.kv_heads <= 40;
+  return has_pairs<T>(shape) ? rows <= 32 : rows * shape.heads / shape.kv_heads <= 64;
 }
 
 template <class T>
@@ -490,8 +508,10 @@ void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& 
   Task<T> whole{task, 0, 0, nullptr};
 #ifdef __x86_64__
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    const bool fewest = kernel == FewRowsKernel::in_place || task.query_count() <= 3;
-    if (!fewest && has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
+    // Copies of scattered keys are made while others are fetched.
+    const bool scattered = task.keys.back() >= std::ssize(task.keys);
+    const bool copied = kernel == FewRowsKernel::automatic && (task.query_count() > 3 || scattered);
+    if (copied && has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
   }
 #endif
   run<InPlaceChunk<T>>(context, whole);
