@@ -132,6 +132,7 @@ struct Engine {
 inline void Engine::run(const Batch& requests, Index budget) {
   batch.clear();
   std::ranges::copy_if(requests, std::back_inserter(batch), [](Request* request) { return !request->failure; });
+  if (batch.empty()) return;
   std::vector<decltype(step)::Entry> entries;
   for (Request* request : batch) {
     const Index waiting = std::ssize(request->tokens) - request->sequence.length();
@@ -139,16 +140,21 @@ inline void Engine::run(const Batch& requests, Index budget) {
     take_pages(*request, request->sequence.length() + now);
     entries.push_back({&request->sequence, &pruner, now, /*more=*/now < waiting, /*outputs=*/1, budget});
   }
-  auto rows = as_matrix(step.begin(context, entries));
-  for (Index s = 0; s < std::ssize(batch); ++s) {  // rows for the tokens at plan().positions(), not for the new ones
-    const lazyllm::SequencePlan part = step.plan().sequence(s);
-    for (Index i = 0; i < std::ssize(part.positions); ++i) {
-      rows.row(part.first_row + i) = embedding.row(batch[s]->tokens[part.positions[i]]);
+  try {
+    auto rows = as_matrix(step.begin(context, entries));
+    for (Index s = 0; s < std::ssize(batch); ++s) {  // rows for the tokens at plan().positions(), not for the new ones
+      const lazyllm::SequencePlan part = step.plan().sequence(s);
+      for (Index i = 0; i < std::ssize(part.positions); ++i) {
+        rows.row(part.first_row + i) = embedding.row(batch[s]->tokens[part.positions[i]]);
+      }
     }
+    for (auto& layer : layers) layer.forward(context, step);
+  } catch (...) {  // where each request has failed, the step has nothing to go on with
+    if (std::ssize(step.failures()) < std::ssize(batch)) throw;
   }
-  for (auto& layer : layers) layer.forward(context, step);
+  for (const lazyllm::StepFailure& failed : step.failures()) batch[failed.entry]->failure = failed.error;
+  if (!step.running()) return;
   const auto output = step.end();
-  for (const lazyllm::StepFailure& failed : output.failures) batch[failed.entry]->failure = failed.error;
   for (Index s = 0; s < std::ssize(batch); ++s) {
     if (output.of(s).rows == 0) continue;  // failed, or more of its prompt is to come
     logits(as_matrix(output.of(s))).maxCoeff(&batch[s]->tokens.emplace_back());

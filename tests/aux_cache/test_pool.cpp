@@ -73,6 +73,7 @@ TEST_CASE("pool: more slots than any memory has are refused, and the pool stays 
   std::vector<Index> acquired(3);
   pool.acquire(context, acquired);
   CHECK(std::set<Index>(acquired.begin(), acquired.end()) == std::set<Index>{0, 1, 2});
+  CHECK_THROWS_AS(pool.release(3), invalid_argument);
   RowPool<cpu::Context, Eigen::half> narrow(1);
   CHECK_THROWS_WITH_AS(narrow.reserve(context, Index{1} << 60), doctest::Contains("0 to 1152921504606846975"),
                        invalid_argument);

@@ -188,15 +188,21 @@ TEST_CASE("sequence: erase drops tokens in the middle and moves those behind") {
 
 TEST_CASE("sequence: erase names the allowed range and changes nothing") {
   Pruned test;
-  CHECK(message([&] { test.sequence.erase(-1, 2); }) == "lazyllm: Sequence::erase: -1 to 2 is out of range 0 to 6");
-  CHECK(message([&] { test.sequence.erase(3, 2); }) == "lazyllm: Sequence::erase: 3 to 2 is out of range 0 to 6");
-  CHECK(message([&] { test.sequence.erase(0, 7); }) == "lazyllm: Sequence::erase: 0 to 7 is out of range 0 to 6");
+  CHECK(message([&] { test.sequence.erase(-1, 2); }) ==
+        "lazyllm: Sequence::erase: first -1 and last 2 are out of range 0 to 6, ascending");
+  CHECK(message([&] { test.sequence.erase(3, 2); }) ==
+        "lazyllm: Sequence::erase: first 3 and last 2 are out of range 0 to 6, ascending");
+  CHECK(message([&] { test.sequence.erase(0, 7); }) ==
+        "lazyllm: Sequence::erase: first 0 and last 7 are out of range 0 to 6, ascending");
   CHECK(depths(test.sequence) == Depths{4, 1, 3, 1, 1, 4});
   CHECK(test.sequence.aux().parked_rows() == 4);
 }
 
 TEST_CASE("sequence: only tokens that have gone through all layers can be shared") {
   Pruned test;
+  Engine::Sequence deeper(6, 3);
+  CHECK(message<logic_error>([&] { deeper.append_shared(test.sequence, 1); }) ==
+        "lazyllm: Sequence::append_shared: the sequence has 0 tokens and 6 layers, it must have 0 and 4");
   CHECK_NOTHROW(test.sequence.check_shareable(0));
   CHECK_NOTHROW(test.sequence.check_shareable(1));
   CHECK(message([&] { test.sequence.check_shareable(2); }) ==
@@ -230,6 +236,7 @@ TEST_CASE("sequence: protected from changes while a step runs") {
   CHECK(refused([&] { test.sequence.clear(); }) == "lazyllm: Sequence::truncate" + end);
   CHECK(refused([&] { test.sequence.append_computed(1); }) == "lazyllm: Sequence::append_computed" + end);
   CHECK(refused([&] { test.sequence.erase(0, 1); }) == "lazyllm: Sequence::erase" + end);
+  CHECK(refused([&] { test.sequence.check_shareable(0); }) == "lazyllm: Sequence::check_shareable" + end);
   CHECK(refused([&] { (void)test.sequence.fork(test.engine.context); }) == "lazyllm: Sequence::fork" + end);
   CHECK(refused([&] { (void)test.sequence.save(test.engine.context); }) == "lazyllm: Sequence::save" + end);
   CHECK(test.sequence.length() == 7);
@@ -298,4 +305,52 @@ TEST_CASE("sequence: one that was moved from is refused by a step until it is as
   CHECK(message<logic_error>([&] {
           test.engine.run({{&moved, &test.pruner, 1}});
         }) == "lazyllm: Step::begin: entry 0 has a sequence that was moved");
+}
+
+TEST_CASE("sequence: one with an unfinished prompt can be assigned") {
+  Pruned test;
+  Engine::Sequence still = test.sequence.fork(test.engine.context);
+  for (Engine::Sequence* sequence : {&test.sequence, &still}) {
+    test.engine.run({{.sequence = sequence, .pruner = &test.pruner, .new_tokens = 4, .more = true}});
+  }
+  Engine::Sequence assigned = test.engine.sequence();
+  assigned = std::move(test.sequence);
+  CHECK(assigned.unfinished());
+  for (Engine::Sequence* sequence : {&assigned, &still}) {
+    test.engine.run({{.sequence = sequence, .pruner = &test.pruner, .new_tokens = 3}});
+  }
+  CHECK(depths(assigned) == depths(still));
+  CHECK(assigned.prompt_end() == still.prompt_end());
+  CHECK(test.engine.script->rows_right);
+}
+
+TEST_CASE("sequence: erase moves the prompt's end by what it takes before it alone") {
+  Engine engine(2);
+  const Engine::Pruner keep_all{KeepAll()};
+  for (Index first = 0; first <= 8; ++first) {
+    for (Index last = first; last <= 8; ++last) {
+      CAPTURE(first);
+      CAPTURE(last);
+      Engine::Sequence sequence = engine.sequence();
+      engine.run({{&sequence, &keep_all, 4}});
+      for (int step = 0; step < 4; ++step) engine.run({{&sequence, &keep_all, 1}});
+      sequence.append_computed(0);
+      CHECK(sequence.prompt_end() == 4);
+      sequence.erase(first, last);
+      CHECK(sequence.prompt_end() == 4 - (std::min<Index>(last, 4) - std::min<Index>(first, 4)));
+    }
+  }
+}
+
+TEST_CASE("sequence: truncate into the prompt moves its end, behind it does not") {
+  Engine engine(2);
+  const Engine::Pruner keep_all{KeepAll()};
+  for (Index tokens = 0; tokens <= 7; ++tokens) {
+    CAPTURE(tokens);
+    Engine::Sequence sequence = engine.sequence();
+    engine.run({{&sequence, &keep_all, 4}});
+    for (int step = 0; step < 3; ++step) engine.run({{&sequence, &keep_all, 1}});
+    sequence.truncate(tokens);
+    CHECK(sequence.prompt_end() == std::min<Index>(tokens, 4));
+  }
 }

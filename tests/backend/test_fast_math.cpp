@@ -71,7 +71,7 @@ bool refused(Block& block, const AnyPolicy& policy, const AttentionScore& score,
   try {
     layer.forward(context, step);
   } catch (const invalid_argument& error) {
-    return std::string(error.what()).find("is not a finite number") != std::string::npos;
+    return std::string(error.what()).find("layers is not finite") != std::string::npos;
   }
   active.assign(step.plan().keys().begin(), step.plan().keys().end());
   return false;

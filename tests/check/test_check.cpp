@@ -373,8 +373,15 @@ TEST_CASE("options out of range are refused with numbers") {
   CHECK_THROWS_AS(report_of<Plain>(Fault::none, {.decode_steps = 1}), invalid_argument);
   CHECK_THROWS_AS(report_of<Plain>(Fault::none, {.last_queries = 0}), invalid_argument);
   CHECK_THROWS_AS(report_of<Plain>(Fault::none, {.sequences = 9}), invalid_argument);
+  CHECK_THROWS_AS(report_of<Plain>(Fault::none, {.sequences = 0}), invalid_argument);
 }
 
 TEST_CASE("a prefill that has not seen the history is found in chunks") {
   CHECK(failed(report_of<Plain>(Fault::no_history)) == chunks + budget);
+}
+
+TEST_CASE("the given policy prunes, and one that asks for no scores is no success") {
+  const CheckReport report = report_of<Plain>(Fault::none, {.policy = KeepAll()});
+  CHECK(failed(report) == scores);
+  CHECK(report.text().find("the policy asks for no scores") != std::string::npos);
 }

@@ -54,14 +54,14 @@ contiguous::Row run_in_graphs(contiguous::Engine& engine, std::span<const std::i
 /// drafted tokens that the model would have chosen, and one more.
 void verify(paged::Engine& engine, paged::Request& request, const std::vector<std::int32_t>& draft) {
   const Index known = std::ssize(request.tokens);
-  request.tokens.insert(request.tokens.end(), draft.begin(), draft.end());
-  const Index count = std::ssize(draft) + 1;
-  engine.take_pages(request, std::ssize(request.tokens));
+  std::vector<std::int32_t> tokens = {request.tokens.back()};  // a list of its own, which an exception takes away
+  tokens.insert(tokens.end(), draft.begin(), draft.end());
+  const Index count = std::ssize(tokens);
+  engine.take_pages(request, known + std::ssize(draft));
   engine.batch = {&request};
   const decltype(engine.step)::Entry entry{
       .sequence = &request.sequence, .pruner = &engine.pruner, .new_tokens = count, .outputs = count};
-  paged::as_matrix(engine.step.begin(engine.context, std::span(&entry, 1))) =
-      paged::embedding(std::span(request.tokens).last(count), Eigen::all);
+  paged::as_matrix(engine.step.begin(engine.context, std::span(&entry, 1))) = paged::embedding(tokens, Eigen::all);
   for (auto& layer : engine.layers) layer.forward(engine.context, engine.step);
 
   const auto rows = paged::as_matrix(engine.step.end().rows);  // of the last `count` tokens
@@ -71,7 +71,7 @@ void verify(paged::Engine& engine, paged::Request& request, const std::vector<st
     paged::logits(rows.row(accepted)).maxCoeff(&next);
     if (accepted == std::ssize(draft) || next != draft[accepted]) break;
   }
-  request.tokens.resize(known + accepted);
+  request.tokens.insert(request.tokens.end(), draft.begin(), draft.begin() + accepted);
   request.sequence.truncate(known + accepted);  // K/V of the rejected tokens will be written again
   request.tokens.push_back(next);
 }

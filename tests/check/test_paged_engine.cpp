@@ -71,3 +71,18 @@ TEST_CASE("a request that fails leaves the others of the paged engine alone") {
   CHECK(bad.tokens.size() == 73);
   CHECK(bad.sequence.length() == 72);  // as it was before the step that failed
 }
+
+TEST_CASE("where each request of the paged engine fails, each has its error") {
+  const auto policy = [](const lazyllm::PrunePoint& point) -> lazyllm::Selection {
+    throw std::runtime_error(std::to_string(point.tokens) + " tokens");
+  };
+  Engine engine(policy, 64);
+  Request a = engine.request(prompt_of(100)), b = engine.request(prompt_of(70));
+  engine.run({&a, &b}, 1000);
+  engine.run({&a, &b}, 1000);  // nothing is left to run
+  for (const auto& [request, message] : {std::pair(&a, "100 tokens"), std::pair(&b, "70 tokens")}) {
+    REQUIRE(request->failure != nullptr);
+    CHECK_THROWS_WITH_AS(std::rethrow_exception(request->failure), message, std::runtime_error);
+    CHECK(request->sequence.length() == 0);
+  }
+}

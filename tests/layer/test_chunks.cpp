@@ -83,6 +83,7 @@ void check_equal(Tiny::Request& found, Tiny::Request& whole) {
   CHECK(found.cache.computed == whole.cache.computed);  // the work
   CHECK(found.sequence.aux().parked_rows() == whole.sequence.aux().parked_rows());
   CHECK(found.sequence.steps() == whole.sequence.steps());
+  CHECK(found.sequence.prompt_end() == whole.sequence.prompt_end());
 }
 
 }  // namespace

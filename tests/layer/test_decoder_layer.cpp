@@ -252,3 +252,23 @@ TEST_CASE("layer: gives its blocks out") {
   CHECK(layer.attention().layer == 3);
   CHECK(layer.feed_forward().script == &script);
 }
+
+struct BothFeedForwards : NotingFeedForward {
+  using NotingFeedForward::feed_forward;
+  void feed_forward(cpu::Context&, RowsView<float>) {}
+};
+
+TEST_CASE("layer: of a block that offers both feed-forwards the one by request runs") {
+  Engine engine(2);
+  std::vector<Counts> calls;
+  std::vector<LazyDecoderLayer<ScriptedAttention, BothFeedForwards>> layers;
+  for (auto& layer : engine.layers) {
+    layers.emplace_back(ScriptedAttention(layer.attention()), BothFeedForwards{{&calls}});
+  }
+  Engine::Sequence sequence = engine.sequence();
+  const Engine::Pruner keeps{KeepAll()};
+  engine.begin(std::vector<Engine::Entry>{{&sequence, &keeps, 5}});
+  for (auto& layer : layers) layer.forward(engine.context, engine.step);
+  engine.step.end();
+  CHECK(calls == std::vector<Counts>{{0, 5}, {0, 1}});
+}

@@ -62,6 +62,9 @@ struct Batch {
   std::vector<Request> requests;
 };
 
+constexpr const char* not_finite =
+    " layers is not finite; if the library scores, one such product of Q and K makes all so";
+
 /// Lets request `failing` of three fail after `layer` layers; returns whether it did.
 template <class Engine>
 bool fails_alone(Kind kind, std::size_t failing, Index layer) {
@@ -112,10 +115,9 @@ bool fails_alone(Kind kind, std::size_t failing, Index layer) {
     CHECK(reason == "a bad policy");
   } else if (kind == Kind::engine_scores) {
     CHECK(reason == "lazyllm: the score of position " + std::to_string(bad_position) + " of entry " +
-                        std::to_string(failing) + " after " + std::to_string(layer) + " layers is not a finite number");
+                        std::to_string(failing) + " after " + std::to_string(layer) + not_finite);
   } else {  // a bad key spoils the scores of all keys that its query sees
-    CHECK(reason.ends_with(" of entry " + std::to_string(failing) + " after " + std::to_string(layer) +
-                           " layers is not a finite number"));
+    CHECK(reason.ends_with(" of entry " + std::to_string(failing) + " after " + std::to_string(layer) + not_finite));
   }
   CHECK(found[failing].logits.empty());
 
@@ -181,11 +183,38 @@ TEST_CASE("one bad request: infinite scores, pooled or summed over the layers") 
       const auto found = engine.run({{&a, &pruner, {6, 5, 4, 3, 2}}, {&b, &pruner, {1, 2, 3, 4, 5, 6}}});
       REQUIRE(found[0].failure != nullptr);
       CHECK(message_of(found[0].failure) ==
-            "lazyllm: the score of position 1 of entry 0 after 1 layers is not a finite number");
+            std::string("lazyllm: the score of position 1 of entry 0 after 1") + not_finite);
       CHECK(a.sequence.length() == 0);
       CHECK(found[1] == expected.front());
     }
   }
+}
+
+TEST_CASE("one bad request: where all fail, the first one's error is thrown and each can be read") {
+  using Engine = TinyEngine<EngineScores>;
+  Engine engine;
+  Batch<Engine> batch(engine);
+  auto turns = batch.turns();
+  std::vector<Engine::Pruner> pruners;
+  for (const Index layers_run : {4, 1, 2}) {
+    pruners.emplace_back([layers_run](const PrunePoint& point) -> Selection {
+      if (point.layers_run == layers_run) throw std::runtime_error("after " + std::to_string(layers_run));
+      return KeepRatio(three_cuts)(point);
+    });
+  }
+  for (std::size_t s = 0; s < 3; ++s) turns[s].pruner = &pruners[s];
+  const auto run = [&] {
+    engine.begin(turns);
+    for (auto& layer : engine.layers) layer.forward(engine.context, engine.step);
+  };
+  CHECK_THROWS_WITH_AS(run(), "after 4", std::runtime_error);
+  CHECK_FALSE(engine.step.running());
+  REQUIRE(engine.step.failures().size() == 3);
+  CHECK(engine.step.failures()[1].entry == 1);
+  CHECK(message_of(engine.step.failures()[1].error) == "after 1");
+  CHECK(message_of(engine.step.failures()[2].error) == "after 2");
+  CHECK_THROWS_AS(engine.step.begin(engine.context, {}), invalid_argument);
+  CHECK(engine.step.failures().empty());
 }
 
 TEST_CASE("one bad request: two of three fail, at different places; both are named in order of entries") {
@@ -237,4 +266,30 @@ TEST_CASE("one bad request: a step in which all have failed throws what the firs
     CHECK_FALSE(engine.step.running());
     for (std::size_t s = 0; s < 3; ++s) CHECK(state_of(batch.requests[s].sequence) == before[s]);
   }
+}
+
+TEST_CASE("one bad request: a policy that throws where a prompt goes on from a deeper layer") {
+  using Engine = TinyEngine<EngineScores>;
+  Engine engine;
+  bool broken = false;
+  const Engine::Pruner good{KeepRatio(three_cuts)};
+  const Engine::Pruner bad([&](const PrunePoint& point) {
+    if (broken) throw std::runtime_error("a bad policy");
+    return KeepRatio(three_cuts)(point);
+  });
+  Engine::Request a = engine.request(), b = engine.request(), alone = engine.request();
+  const auto expected = engine.run({{.request = &alone, .pruner = &good, .tokens = {5, 5, 1, 5}}});
+  engine.run({{.request = &a, .pruner = &bad, .tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6}, .max_rows = 3}});
+  // Four steps to layer 1, of which 9 tokens stay: two slices of 3 have gone on, the last one ranks.
+  for (int step = 0; step < 4; ++step) engine.run({{.request = &a, .pruner = &bad, .tokens = {}, .max_rows = 3}});
+  REQUIRE(a.sequence.unfinished());
+  const auto before = state_of(a.sequence);
+  broken = true;
+  const auto found = engine.run({{.request = &a, .pruner = &bad, .tokens = {}, .max_rows = 3},
+                                 {.request = &b, .pruner = &good, .tokens = {5, 5, 1, 5}}});
+  REQUIRE(found[0].failure != nullptr);
+  CHECK(message_of(found[0].failure) == "a bad policy");
+  CHECK(state_of(a.sequence) == before);
+  CHECK(found[1].failure == nullptr);
+  CHECK(found[1] == expected.front());
 }

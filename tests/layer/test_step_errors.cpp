@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,8 +73,8 @@ TEST_CASE("step: begin refuses bad entries and changes nothing") {
   Fixture test;
   const Engine::Entry good{&test.a, &test.pruner, 2};
   CHECK(test.refused({}) == "lazyllm: Step::begin: no entries, at least 1 is needed");
-  CHECK(test.refused({good, {nullptr, &test.pruner, 1}}) == "lazyllm: Step::begin: entry 1 has a null pointer");
-  CHECK(test.refused({{&test.b, nullptr, 1}}) == "lazyllm: Step::begin: entry 0 has a null pointer");
+  CHECK(test.refused({good, {nullptr, &test.pruner, 1}}) == "lazyllm: Step::begin: the sequence of entry 1 is null");
+  CHECK(test.refused({{&test.b, nullptr, 1}}) == "lazyllm: Step::begin: the pruner of entry 0 is null");
   CHECK(test.refused({good, {&test.b, &test.pruner, 0}}) ==
         "lazyllm: Step::begin: entry 1 has 0 new tokens, out of range 1 to 2147483643");
   CHECK(test.refused({{&test.a, &test.pruner, -3}}).find("entry 0 has -3 new tokens") != std::string::npos);
@@ -472,4 +474,62 @@ TEST_CASE("step: random entries are refused and change nothing, or run and retur
   }
   CHECK(refused > 0);
   CHECK(answered > 0);
+}
+
+TEST_CASE("step: one that is given up gives the slots of a shared pool back") {
+  using Storage = cpu::PooledStorage<float>;
+  using Pooled = ScriptedEngine<Storage>;
+  Pooled engine(4);
+  const auto pool = std::make_shared<Storage::Pool>(Pooled::hidden_size);
+  Pooled::Sequence sequence(4, AuxCache(Storage(pool)));
+  const Pooled::Pruner pruner(KeepRatio(Schedule{{1, 0.5}, {2, 0.5}}));
+  auto& scores = engine.script->scores;
+  scores[0] = scores[1] = scores[2] = scores[3] = 9;
+  engine.run({{&sequence, &pruner, 10}});
+  REQUIRE(pool->slots_in_use() == 7);
+  scores[5] = scores[6] = scores[0] = 20;  // 5 and 6 come back after layer 1, 6 stops again after layer 2
+  const std::vector<Pooled::Entry> entries{{&sequence, &pruner, 1}};
+  for (std::size_t layers = 0; layers <= 4; ++layers) {
+    CAPTURE(layers);
+    engine.begin(entries);
+    for (std::size_t layer = 0; layer < layers; ++layer) engine.layers[layer].forward(engine.context, engine.step);
+    engine.step.abort();
+    CHECK(pool->slots_in_use() == 7);
+    CHECK(sequence.aux().parked_rows() == 7);
+  }
+}
+
+TEST_CASE("step: a request that has failed is not held to the queries that the block keeps") {
+  struct OneQuery : ScriptedAttention {
+    Index max_queries() { return 1; }
+  };
+  Fixture test;
+  const Engine::Pruner wide([](const PrunePoint&) -> Selection { throw std::runtime_error("no"); },
+                            AttentionScore{.last_queries = 2});
+  const Entries entries{{&test.b, &test.pruner, 1}, {&test.a, &wide, 1}};
+  test.engine.begin(entries);
+  OneQuery block{test.engine.layers[0].attention()};
+  CHECK_NOTHROW(test.engine.step.advance(test.engine.context, block));
+  test.engine.step.abort();
+  test.check_unchanged();
+}
+
+TEST_CASE("step: between the halves of advance there is no plan, and the second needs the first") {
+  Fixture test;
+  const Entries entries{{&test.a, &test.pruner, 1}};
+  test.engine.begin(entries);
+  auto& block = test.engine.layers[0].attention();
+  CHECK_THROWS_AS(test.engine.step.end_advance(), logic_error);
+  block.attend(test.engine.context, test.engine.step.plan(), test.engine.step.hidden());
+  test.engine.step.begin_advance(test.engine.context, block);
+  CHECK_THROWS_AS((void)test.engine.step.plan(), logic_error);
+  CHECK_THROWS_AS(test.engine.step.advance(test.engine.context, block), logic_error);
+  test.engine.step.end_advance();
+  CHECK(test.engine.step.plan().layer() == 1);
+  test.engine.step.begin_advance(test.engine.context, block);
+  test.engine.step.abort();
+  test.engine.begin(entries);
+  CHECK(test.engine.step.plan().layer() == 0);
+  test.engine.step.abort();
+  test.check_unchanged();
 }

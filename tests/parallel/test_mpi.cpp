@@ -66,10 +66,12 @@ TEST_CASE("MPI: each process fails in each layer, on all with the same error") {
 }
 
 TEST_CASE("MPI: an error that MPI returns is thrown") {
-  MPI_Comm communicator = MPI_COMM_NULL;
-  MPI_Comm_dup(MPI_COMM_WORLD, &communicator);
-  MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-  CHECK_THROWS_AS(detail::check_mpi(MPI_Allreduce(nullptr, nullptr, -1, MPI_INT64_T, MPI_SUM, communicator), "test"),
-                  rank_error);
-  MPI_Comm_free(&communicator);
+  const auto handle = [](MPI_Errhandler handler) {
+    for (MPI_Comm each : {MPI_COMM_WORLD, MPI_COMM_SELF}) MPI_Comm_set_errhandler(each, handler);
+  };
+  handle(MPI_ERRORS_RETURN);
+  std::int64_t value = 1;
+  CHECK_THROWS_AS(mpi_all_reduce(MPI_COMM_NULL)(std::span(&value, 1), ReduceOp::sum), rank_error);
+  CHECK_THROWS_AS((void)mpi_ranks(MPI_COMM_NULL), rank_error);
+  handle(MPI_ERRORS_ARE_FATAL);
 }

@@ -62,9 +62,11 @@ TEST_CASE("ranks: what one rank throws is thrown on all, and they go on") {
 TEST_CASE("ranks: arguments out of range are refused") {
   const Ranks::AllReduce nothing = [](std::span<std::int64_t>, ReduceOp) {};
   CHECK_THROWS_WITH_AS(Ranks(2, 2, nothing), "lazyllm: Ranks: rank 2 is out of range 0 to 1", invalid_argument);
+  CHECK_THROWS_WITH_AS(Ranks(-1, 2, nothing), "lazyllm: Ranks: rank -1 is out of range 0 to 1", invalid_argument);
   CHECK_THROWS_WITH_AS(Ranks(0, 0, nothing), "lazyllm: Ranks: count 0 is out of range, at least 1", invalid_argument);
   CHECK_THROWS_AS(Ranks(0, 1, nullptr), invalid_argument);
   Ranks ranks(0, 1, nothing);
+  CHECK_THROWS_WITH_AS(ranks.set_share(-0.5), "lazyllm: Ranks: share -0.5 is out of range 0 to 1", invalid_argument);
   CHECK_THROWS_WITH_AS(ranks.set_share(1.5), "lazyllm: Ranks: share 1.5 is out of range 0 to 1", invalid_argument);
 }
 

@@ -189,8 +189,42 @@ TEST_CASE("scores of ranks: a score out of range is refused on all ranks") {
     };
     CHECK_THROWS_WITH_AS(run(rank == 1 ? 5000.0F : 1.0F),
                          "lazyllm: rank 1 of 2: ScoreOfRanks: score 5000 is out of range -4096 to 4096", rank_error);
+    CHECK_THROWS_AS(run(rank == 1 ? -5000.0F : 1.0F), rank_error);
     CHECK(sequence.length() == 0);
     run(ScoreOfRanks::highest);
     CHECK(sequence.length() == 8);
+  });
+}
+
+TEST_CASE("scores of ranks: of an equal split they are the scores of one process, not a multiple") {
+  struct Block {
+    void attend(cpu::Context&, const LayerPlan&, RowsView<float>) {}
+    void token_scores(cpu::Context&, const LayerPlan&, std::span<const ScoreWindow> windows) {
+      for (const ScoreWindow& window : windows) {
+        for (std::size_t i = 0; i < window.scores.size(); ++i) {
+          window.scores[i] = static_cast<float>(static_cast<Index>(i) + window.first_row) / 8;
+        }
+      }
+    }
+  };
+  DensePlan dense;
+  dense.start(0, 6);
+  const LayerPlan plan = dense.layer(0, 2);
+  ThreadRanks threads(2);
+  threads.run([&](Index rank) {
+    Ranks ranks(rank, 2, threads.all_reduce(rank));
+    cpu::Context context;
+    Block block;
+    for (const Reduce heads : {Reduce::mean, Reduce::max}) {
+      const ScoreOfRanks score{{.over_heads = heads, .last_queries = 3}, &ranks};
+      const ScoreOfRanks* const options = &score;
+      std::vector<float> scores(6);
+      const ScoreWindow window = lazyllm::detail::score_window(score, plan, 0, 6, scores);
+      ScoreOfRanks::score(context, block, plan, std::span(&window, 1), std::span(&options, 1));
+      // At once the block is asked for row 3; one by one for 3, 4 and 5, whose mean is 4.
+      for (std::size_t i = 0; i < 6; ++i) {
+        CHECK(scores[i] == static_cast<float>(i + (heads == Reduce::max ? 4 : 3)) / 8);
+      }
+    }
   });
 }

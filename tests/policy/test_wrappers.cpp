@@ -93,10 +93,11 @@ TEST_CASE("negative counts are refused where the policy is asked") {
   CHECK(asked(ProtectFirst{half, -3}).find("protect_first -3 must be at least 0") != std::string::npos);
   CHECK(asked(ProtectLast{half, -3}).find("protect_last -3 at least 1") != std::string::npos);
   CHECK(asked(ReviveAtMost{half, -1}).find("max_revived -1") != std::string::npos);
-  CHECK(asked(KeepComputed{half, 7, {}, -1}) ==
-        "lazyllm: KeepComputed: continuations -1 or revive_from 0 is out of range, at least 0");
-  CHECK(asked(KeepComputed{half, 7, {}, 2, -4}) ==
-        "lazyllm: KeepComputed: continuations 2 or revive_from -4 is out of range, at least 0");
+  CHECK(asked(KeepComputed{half, -2}) == "lazyllm: KeepComputed: revived -2 is out of range, at least 0");
+  CHECK(asked(KeepComputed{half, 7, -5}) == "lazyllm: KeepComputed: first_revived -5 is out of range, at least 0");
+  CHECK(asked(KeepComputed{half, 7, {}, -1}) == "lazyllm: KeepComputed: continuations -1 is out of range, at least 0");
+  CHECK(asked(KeepComputed{half, 7, {}, 2, -4}) == "lazyllm: KeepComputed: revive_from -4 is out of range, at least 0");
+  CHECK(asked(MinTokens{half, -1}) == "lazyllm: MinTokens: tokens -1 is out of range, at least 0");
 }
 
 TEST_CASE("ReviveAtMost limits what is revived; the least of nested limits wins") {

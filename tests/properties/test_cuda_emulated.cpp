@@ -97,7 +97,7 @@ TEST_CASE("cuda: every call that fails is a cuda_error, and leaves sequences tha
   int last_call = 1;
   const auto arm = [&] { cuda_emulation::fail_call_after(call); };
   const auto disarm = [] { cuda_emulation::fail_call_after(-1); };
-  for (const int step = runs(100) < 100 ? 29 : 3; call < last_call; call += step) {
+  for (const int step = runs(100) < 100 ? 29 : 5; call < last_call; call += step) {
     CAPTURE(call);
     const int before = cuda_emulation::counters().calls;
     failures += survives_a_failure<cuda::PooledStorage<float>>(arm, disarm);

@@ -27,7 +27,11 @@ std::string read_error(const std::string& text) {
 // [preset-file]
 auto pruner_of(const std::string& preset_file, const std::string& preset, lazyllm::Index layers) {
   const auto file = nlohmann::json::parse(std::ifstream(preset_file));
-  if (file.at("layers") != layers) throw std::invalid_argument(preset_file + ": it is of a model of another depth");
+  const auto own_layers = file.at("layers").get<lazyllm::Index>();
+  if (own_layers != layers) {
+    throw std::invalid_argument(preset_file + ": it is for a model of " + std::to_string(own_layers) +
+                                " layers, this one has " + std::to_string(layers));
+  }
   return lazyllm::make_pruner(file.at("presets").at(preset).get<lazyllm::Preset>());
 }
 // [preset-file-end]
@@ -39,7 +43,8 @@ TEST_CASE("preset: from a preset file to a pruner") {
   const std::string path =
       folder.write("schedules.json", R"({"layers": 12, "presets": {"1%": {"schedule": "dense"}, "5%": {
       "schedule": "6:0.5", "score": "mean:8", "protect_last": 16}}})");
-  CHECK_THROWS_WITH_AS(pruner_of(path, "5%", 24), doctest::Contains("of another depth"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(pruner_of(path, "5%", 24), doctest::Contains("for a model of 12 layers, this one has 24"),
+                       std::invalid_argument);
   const auto pruner = pruner_of(path, "5%", 12);
   const Selection selection = pruner.selection(
       {.layers_run = 6, .layers = 12, .active_tokens = 100, .tokens = 100, .new_tokens = 100, .steps = 0});
@@ -116,6 +121,22 @@ TEST_CASE("preset: a number above the most tokens of a sequence is written as th
 TEST_CASE("preset: an empty policy in its place is refused") {
   CHECK_THROWS_WITH_AS(make_pruner(AnyPolicy(), Preset{}), "lazyllm: make_pruner: the policy is empty",
                        invalid_argument);
+}
+
+TEST_CASE("preset: a count below its range is refused when the pruner is made") {
+  const auto refused = [](const Preset& preset, const std::string& count, Index least) {
+    CHECK_THROWS_WITH_AS(make_pruner(preset),
+                         ("lazyllm: preset: " + count + " is out of range, at least " + std::to_string(least)).c_str(),
+                         invalid_argument);
+  };
+  refused({.protect_first = -1}, "protect_first -1", 0);
+  refused({.protect_last = 0}, "protect_last 0", 1);
+  refused({.max_revived = -2}, "max_revived -2", 0);
+  refused({.decode_revived = -1}, "decode_revived -1", 0);
+  refused({.decode_revived = 1, .first_revived = -3}, "first_revived -3", 0);
+  refused({.decode_revived = 1, .continuations = -1}, "continuations -1", 0);
+  refused({.decode_revived = 1, .revive_from = -1}, "revive_from -1", 0);
+  refused({.min_tokens = -5}, "min_tokens -5", 0);
 }
 
 TEST_CASE("preset: the pruner does what it says") {

@@ -119,7 +119,7 @@ TEST_CASE("recommended: what cannot be had is refused with the range") {
     CHECK_THROWS_WITH_AS(recommended(30, speedup), doctest::Contains(" is out of range 1 to 4"), invalid_argument);
   }
   CHECK_THROWS_WITH_AS(recommended(30, 2, {.kv_heads = 0}),
-                       "lazyllm: recommended: a width of 0 is out of range, at least 1", invalid_argument);
+                       "lazyllm: recommended: kv_heads 0 is out of range, at least 1", invalid_argument);
   CHECK(recommended(1, 4).schedule.points().empty());
 }
 

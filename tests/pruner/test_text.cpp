@@ -158,3 +158,8 @@ TEST_CASE("score text: each part is read, written and named in the help") {
     }
   }
 }
+
+TEST_CASE("schedule and score text: a view of nothing is no text") {
+  CHECK_THROWS_AS(parse_schedule(std::string_view()), invalid_argument);
+  CHECK_THROWS_AS(parse_score(std::string_view()), invalid_argument);
+}

@@ -131,3 +131,10 @@ TEST_CASE("pruner: a task protects the last tokens that the policy or the step w
   CHECK(share.top_p);
   CHECK(share.p == 0.3);
 }
+
+TEST_CASE("pruner: kind is the policy's answer, unchecked") {
+  for (const Index k : {0, 10, 99}) {
+    CHECK(TokenPruner([k](const PrunePoint&) { return Selection{.kind = Kind::top_k, .k = k}; }).kind(point) ==
+          Kind::top_k);
+  }
+}

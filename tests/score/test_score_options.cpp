@@ -182,7 +182,7 @@ TEST_CASE("AttentionScore: sizes and strides that cannot be are refused by name"
           b.query_rows.heads = b.contiguous.kv_heads = 1;
           b.query_rows.row_stride = b.query_rows.head_stride = b.contiguous.head_stride = 0;
         }) == "nothing was thrown");
-  for (const float scale : {0.0F, -1.0F, not_a_number}) {
+  for (const float scale : {0.0F, -1.0F, not_a_number, std::numeric_limits<float>::infinity()}) {
     CHECK(with([scale](FreeBlock& b) { b.query_rows.scale = scale; }).find("scale ") != std::string::npos);
   }
   CHECK(with([](FreeBlock& b) { b.query_rows.scale = 0; }) ==
@@ -243,4 +243,32 @@ TEST_CASE("AttentionScore: an engine that scores windows itself gets what the li
       }
     }
   }
+}
+
+TEST_CASE("AttentionScore: several rows need a stride, and the keys of every sequence are checked") {
+  struct SecondIsWrong : FreeBlock {
+    ContiguousKeys<float> key_view(const LayerPlan&, Index s) const {
+      ContiguousKeys<float> keys = contiguous;
+      if (s == 1) keys.kv_heads = 3;
+      return keys;
+    }
+  };
+  cpu::Context context;
+  DensePlan plan;
+  plan.start(std::vector<DensePlan::Extent>{{0, 3}, {0, 2}});
+  const LayerPlan layer = plan.layer(0, 2);
+  std::vector<float> out(5);
+  const auto score = [&](auto& block, const AttentionScore& by) {
+    const ScoreWindow windows[] = {lazyllm::detail::score_window(by, layer, 0, 3, std::span(out).first(3)),
+                                   lazyllm::detail::score_window(by, layer, 1, 2, std::span(out).last(2))};
+    score_by_attention(context, block, layer, std::span<const ScoreWindow>(windows));
+  };
+  FreeBlock block;
+  block.query_rows.row_stride = 0;
+  CHECK_NOTHROW(score(block, AttentionScore()));
+  CHECK_THROWS_WITH_AS(score(block, AttentionScore{.last_queries = 2}),
+                       "lazyllm: attention scores: row_stride of the queries 0 is out of range, at least 1",
+                       invalid_argument);
+  SecondIsWrong second;
+  CHECK_THROWS_WITH_AS(score(second, AttentionScore()), doctest::Contains("8 query heads on 3"), invalid_argument);
 }

@@ -100,6 +100,8 @@ class NaiveLazy {
   }
 
   void truncate(Index tokens) {
+    // Where the last prompt is cut, or gone, the prompt ends at the new end.
+    if (tokens > 0 && tokens < tokens_ - decoded_tokens(tokens_)) alone_[size(tokens - 1)] = false;
     tokens_ = tokens;
     alone_.resize(size(tokens));
     if (tokens == 0) steps_ = 0;

@@ -13,6 +13,7 @@ struct SequenceState {
   Index steps;
   Index prompt_end;
   bool unfinished;
+  Index parked_rows;
   std::vector<std::vector<T>> rows;  // by position, empty for those without a parked row
 
   bool operator==(const SequenceState&) const = default;
@@ -25,6 +26,7 @@ SequenceState<typename Sequence::value_type> state_of(const Sequence& sequence) 
                                                      sequence.steps(),
                                                      sequence.prompt_end(),
                                                      sequence.unfinished(),
+                                                     sequence.aux().parked_rows(),
                                                      {}};
   const auto& aux = sequence.aux();
   for (Position p = 0; p < sequence.length(); ++p) {

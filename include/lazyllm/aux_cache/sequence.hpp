@@ -122,7 +122,8 @@ class Sequence {
     check_idle("Sequence::erase");
     check_finished("erase");
     if (first < 0 || last < first || last > length()) {
-      detail::fail("Sequence::erase: ", first, " to ", last, " is out of range 0 to ", length());
+      detail::fail("Sequence::erase: first ", first, " and last ", last, " are out of range 0 to ", length(),
+                   ", ascending");
     }
     aux_.erase(first, last);
     depth_.erase(depth_.begin() + first, depth_.begin() + last);
@@ -139,9 +140,9 @@ class Sequence {
     return Sequence(*this, aux_.fork(context));
   }
 
-  /// Appends `tokens` tokens whose K/V the engine already has in every layer, for example a re-used prefix. Throws
-  /// `invalid_argument` unless 0 <= tokens and the sequence stays within the range of `Position`, `logic_error` while a
-  /// prompt is unfinished.
+  /// Appends `tokens` tokens whose K/V the engine already has in every layer, for example a re-used prefix. They count
+  /// as a prompt: the next decode step is a first one. Throws `invalid_argument` unless 0 <= tokens and the sequence
+  /// stays within the range of `Position`, `logic_error` while a prompt is unfinished.
   void append_computed(Index tokens) {
     check_idle("Sequence::append_computed");
     check_finished("append_computed");
@@ -202,7 +203,8 @@ class Sequence {
     return result;
   }
 
-  /// A sequence from the bytes of `save`, with an Aux Cache in a storage of its own. Throws as the other `restore`.
+  /// A sequence from the bytes of `save`, with an Aux Cache in a storage of its own. The hidden size is that of the
+  /// bytes: compare it and `layers` with the model's. Throws as the other `restore`.
   static Sequence restore(context_type& context,
                           std::span<const std::byte> bytes) requires std::constructible_from<Aux, Index> {
     return restore(context, bytes, Aux(detail::saved_hidden_size(bytes)));
@@ -211,7 +213,8 @@ class Sequence {
   Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
   Index length() const { return std::ssize(depth_); }      ///< tokens so far
   Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty
-  /// Where the last prompt, or `append_computed`, ended. Tokens from there on came in decode steps.
+  /// Where the last prompt, or `append_computed`, ended; after `truncate` to fewer tokens the new length. Tokens from
+  /// there on came in decode steps, or are of an unfinished prompt.
   Index prompt_end() const { return prompt_end_; }
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }
@@ -284,7 +287,7 @@ class Sequence {
 template <class S>
 concept SequenceOfTokens = ParksRows<typename S::aux_type> && std::same_as<S, Sequence<typename S::aux_type>>;
 
-/// Share of the (token, layer) pairs of the first tokens that have been computed, in (0, 1]; 1 for no tokens. `depths`
+/// Share of the (token, layer) pairs of the first tokens that have been computed, in [0, 1]; 1 for no tokens. `depths`
 /// are those of the tokens, `layers` the model's.
 inline double computed_share(std::span<const Depth> depths, Index layers) {
   double computed = 0;

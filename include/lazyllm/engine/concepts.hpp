@@ -60,8 +60,8 @@ concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Pos
 /// One of two ways to have scores: `queries(plan)` gives Q of the last `attend`, `key_view(plan, sequence)` K of a
 /// sequence in this layer; the library computes the scores: softmax of the scaled products of Q with all keys that a
 /// row sees. It knows no window, bias, cap of the logits or sink weights. Scores are asked for right after `attend` of
-/// the same layer, so all layers may share one buffer of Q. Optional in both ways: `max_queries()`, of how many of a
-/// sequence's last rows the block keeps Q; a score of more rows is refused in the first layer.
+/// the same layer, so all layers may share one buffer of Q. Optional in both ways: a member function `max_queries()`,
+/// of how many of a sequence's last rows the block keeps Q; a score of more rows is refused in the first layer.
 template <class A>
 concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index sequence) {
   typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type;
@@ -75,8 +75,8 @@ concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index 
 /// Which sequences these are is not known before. Into `window.scores`, which is uninitialised, go the attention
 /// probabilities of the window's rows, reduced over the query heads by `window.over_heads`, then over the rows by
 /// `window.over_rows` (eq. 1 of the paper: the mean over the heads of one row). A row that does not see a key gives it
-/// 0. Any other finite numbers will do. Higher means more important. Top-p also needs them not to be negative.
-/// Preferred where a block offers both ways.
+/// 0. Any other finite numbers will do, with `ScoreOfRanks` from -4096 to 4096. Higher means more important. With top-p
+/// a negative score counts as 0. Preferred where a block offers both ways.
 template <class A, class Context>
 concept ScoresTokens = requires(A& block, Context& context, const LayerPlan& plan,
                                 std::span<const ScoreWindow> windows) {

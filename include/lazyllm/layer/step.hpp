@@ -77,10 +77,11 @@ class Step {
   /// chunk. There may be no rows, for example where prompts go on in deeper layers. If the rows cannot be filled, call
   /// `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step is running or a sequence is in a
   /// running step; `invalid_argument` if there is no entry, an entry has a null pointer or an option out of range, the
-  /// sequences disagree on layers or hidden size, or a sequence would become too long for `Position`. What a policy
-  /// throws ends its entry alone, or goes on if no entry is left.
+  /// sequences disagree on layers or hidden size, or a sequence would become too long for `Position`. If a policy
+  /// throws, its entry alone ends; if no entry is left, `begin` throws what the first one threw, see `failures`.
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     if (running()) detail::fail<logic_error>("Step::begin: a step is running; end or abort it first");
+    batch_.clear_failures();
     detail::check_entries(entries);
     context_ = &context;
     layers_ = entries.front().sequence->layers();
@@ -151,6 +152,10 @@ class Step {
     return {hidden(), output_indptr_, batch_.failures()};
   }
 
+  /// The entries of the last step that failed alone, ascending; valid until the next `begin`. If an exception ended the
+  /// step and these are all its entries, it was the first one's: each has an error of its own.
+  std::span<const StepFailure> failures() const { return batch_.failures(); }
+
   /// Gives up a running step: every sequence is as it was before.
   void abort() noexcept { batch_.roll_back(); }
 
@@ -171,9 +176,10 @@ class Step {
   /// Goes on to the next layer once `block.attend` has run for this one: scores, selects, parks the rows that were not
   /// selected, and revives the selected tokens that are parked here. `LazyDecoderLayer` calls it between attention and
   /// feed-forward, so that parked rows leave their feed-forward undone until they are revived. An entry with a score
-  /// that is not a finite number, or whose policy throws, ends alone; what it threw goes on if no entry is left. Throws
-  /// `logic_error` for a context that is not that of `begin`, `invalid_argument` for a score of more rows than the
-  /// block's `max_queries`, and like `plan`. If it throws, the step still runs: call `abort`, or use `guard`.
+  /// that is not a finite number, or whose policy throws, ends alone; if no entry is left, this throws the first one's
+  /// error, see `failures`. Throws `logic_error` for a context that is not that of `begin`, `invalid_argument` for a
+  /// score of more rows than the block's `max_queries`, and like `plan`. If it throws, the step still runs: call
+  /// `abort`, or use `guard`.
   template <class Block>
   void advance(context_type& context, Block& block) {
     begin_advance(context, block);

@@ -43,7 +43,6 @@ class StepBatch {
 
   /// Appends the new tokens and plans layer 0. Throws what is wrong with the entries, or the only failure.
   void begin(context_type& context, std::span<const Entry> entries) {
-    failures_.clear();
     ahead_.clear();
     Index tokens = 0;
     bool sums = false;
@@ -61,7 +60,8 @@ class StepBatch {
 
   const std::vector<Member>& members() const { return members_; }  // empty while no step is running
   const PlanBuilder& plan() const { return plan_; }
-  const std::vector<StepFailure>& failures() const { return failures_; }
+  const std::vector<StepFailure>& failures() const { return failures_; }  // until they are cleared
+  void clear_failures() { failures_.clear(); }
 
   /// Layers that have run when the batch changes next; `layers` if it does not.
   Index next_change(Index layers) const {
@@ -217,7 +217,7 @@ class StepBatch {
       if (const Index bad = pruner_.bad(request); bad >= 0) {
         ask(member, [&] {
           fail("the score of position ", part.keys[to_size(bad)], " of entry ", s, " after ", depth,
-               " layers is not a finite number");
+               " layers is not finite; if the library scores, one such product of Q and K makes all so");
         });
         return transition_.leave_out(part);
       }

@@ -37,9 +37,8 @@ void check_entries(std::span<const StepEntry<Sequence, Pruner>> entries) {
   if (entries.empty()) fail("Step::begin: no entries, at least 1 is needed");
   for (std::size_t s = 0; s < entries.size(); ++s) {
     const auto& entry = entries[s];
-    if (entry.sequence == nullptr || entry.pruner == nullptr) {
-      fail("Step::begin: entry ", s, " has a null pointer");
-    }
+    if (entry.sequence == nullptr) fail("Step::begin: the sequence of entry ", s, " is null");
+    if (entry.pruner == nullptr) fail("Step::begin: the pruner of entry ", s, " is null");
     const Sequence& sequence = *entry.sequence;
     if (sequence.layers() == 0) fail<logic_error>("Step::begin: entry ", s, " has a sequence that was moved");
     const bool goes_on = sequence.unfinished() && !entry.more;

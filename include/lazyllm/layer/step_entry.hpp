@@ -10,7 +10,7 @@
 namespace lazyllm {
 
 /// What one sequence contributes to a step. Both objects are the caller's. They stay where they are until the step has
-/// ended, or been aborted or destroyed. `Step::begin` checks all of it.
+/// ended, or been aborted or destroyed. `Step::begin` checks what it can see.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
@@ -24,8 +24,8 @@ struct StepEntry {
   /// More of this prompt follows. Its rows run up to the first layer at which the policy may prune, and wait there;
   /// nothing is ranked and no row is returned. The entry that ends the prompt goes on as if it had come in one step.
   bool more = false;
-  /// How many of the last tokens are returned after the last layer, from 0 to all that run in this step. They are never
-  /// pruned in it.
+  /// How many of the last tokens are returned after the last layer, from 0 to all that have not run yet. They are never
+  /// pruned in this step. All chunks of a prompt give the same number: so many of a chunk's last tokens wait.
   Index outputs = 1;
   /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
   /// results stay those of one step. Revived tokens of earlier turns are added to them. At least as many as score or

@@ -10,17 +10,19 @@ namespace lazyllm {
 
 /// An entry of a step that failed alone. Its sequence is as it was before the step.
 struct StepFailure {
-  Index entry = 0;           ///< number of the entry
-  std::exception_ptr error;  ///< what a policy threw, or `invalid_argument` for a score that is not a finite number
+  Index entry = 0;  ///< number of the entry
+  /// What a policy threw, or `invalid_argument`: for a policy's answer out of range, a chunk that should have stopped
+  /// in an earlier layer, or a score that is not a finite number.
+  std::exception_ptr error;
 };
 
 /// What a step leaves: hidden states after the last layer, for final norm and logits. Valid until the step's next
 /// `begin` or `reserve`, or its end of life.
 template <class T>
 struct StepOutput {
-  RowsView<T> rows;                       ///< `[outputs x hidden_size]` of all entries, one after the other
-  std::span<const Index> indptr;          ///< `[entries + 1]` where each entry's rows begin
-  std::span<const StepFailure> failures;  ///< ascending; such entries have no rows, as those whose prompt is unfinished
+  RowsView<T> rows;               ///< `[outputs x hidden_size]` of all entries, one after the other
+  std::span<const Index> indptr;  ///< `[entries + 1]` where each entry's rows begin; an unfinished prompt has none
+  std::span<const StepFailure> failures;  ///< ascending; these entries have no rows
 
   /// The rows of one entry.
   RowsView<T> of(Index entry) const {

@@ -38,7 +38,7 @@ struct PrunePoint {
 struct Selection {
   /// Which tokens stay.
   enum class Kind : std::uint8_t {
-    all,               ///< every active token
+    all,               ///< every active token; all that are parked here come back, without a limit
     top_k,             ///< the `k` highest scores, equal scores to the smaller position
     top_p,             ///< the fewest highest scores that hold the share `p` of all active tokens' scores
     not_pruned_before  ///< without scores: the tokens that no earlier step has pruned here, and `protect`

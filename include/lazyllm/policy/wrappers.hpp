@@ -57,8 +57,8 @@ struct ProtectMask {
 
 /// Revives at most `count` tokens at each pruning layer of a step, the highest-scored ones, so that a decode step or a
 /// short second prompt does not compute hundreds of rows. Without it, all selected tokens are revived, as in the paper.
-/// Acts only where the policy ranks tokens (`top_k`, `top_p`). Protected tokens are always revived, and count among
-/// them. The revived rows of all pruning layers so far run together.
+/// Acts only where the policy ranks tokens (`top_k`, `top_p`), so not in decode steps of `PrefillOnly`. Protected
+/// tokens are always revived, and count among them. The revived rows of all pruning layers so far run together.
 template <SelectionPolicy Policy>
 struct ReviveAtMost {
   Policy policy;    ///< whose answer is edited
@@ -92,10 +92,13 @@ struct KeepComputed {
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
     Selection selection = policy(point);
-    if (continuations < 0 || revive_from < 0) {
-      detail::fail("KeepComputed: continuations ", continuations, " or revive_from ", revive_from,
-                   " is out of range, at least 0");
-    }
+    const auto check = [](const char* name, Index count) {
+      if (count < 0) detail::fail("KeepComputed: ", name, " ", count, " is out of range, at least 0");
+    };
+    check("revived", revived);
+    check("first_revived", first_revived.value_or(0));
+    check("continuations", continuations);
+    check("revive_from", revive_from);
     if (!point.decodes() || !selection.ranks()) return selection;
     const bool is_first = point.decoded_tokens == 0 && first_revived;
     const bool ranks = is_first || point.layers_run >= revive_from;
@@ -117,6 +120,7 @@ struct MinTokens {
 
   /// The edited answer.
   Selection operator()(const PrunePoint& point) const {
+    if (tokens < 0) detail::fail("MinTokens: tokens ", tokens, " is out of range, at least 0");
     const Selection selection = policy(point);
     if (point.tokens >= tokens || selection.kind == Selection::Kind::all) return selection;
     return {.kind = point.decodes() ? Selection::Kind::not_pruned_before : Selection::Kind::all};

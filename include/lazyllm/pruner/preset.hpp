@@ -24,7 +24,7 @@ struct Preset {
   Schedule schedule = {};     ///< keep ratios; without points nothing is pruned
   AttentionScore score = {};  ///< how tokens rank
   Index protect_first = 0;    ///< positions below it are always kept
-  Index protect_last = 1;     ///< the last `protect_last` tokens are always kept
+  Index protect_last = 1;     ///< the last `protect_last` tokens are always kept; at least 1
   /// The most tokens that are revived at each pruning layer, in the step of a second or later prompt, and in decode
   /// steps where `decode_revived` is absent.
   Index max_revived = Selection::unlimited;
@@ -41,10 +41,40 @@ struct Preset {
   std::optional<Index> min_tokens = {};  ///< while a sequence has fewer, nothing is pruned, see `MinTokens`; absent: 0
 };
 
-/// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for
-/// `first_revived`, `continuations` or `revive_from` without `decode_revived`, and for an empty policy.
+namespace detail {
+
+inline constexpr Index most_tokens = std::numeric_limits<Position>::max();  // of a sequence
+
+/// Calls `visit(name, member, lowest)` for each member of a preset that a file has: a count is at least `lowest`.
+template <class AnyPreset, class Visit>
+void visit_members(AnyPreset& preset, const Visit& visit) {
+  visit("schedule", preset.schedule, 0);
+  visit("score", preset.score, 0);
+  visit("protect_first", preset.protect_first, 0);
+  visit("protect_last", preset.protect_last, 1);
+  visit("max_revived", preset.max_revived, 0);
+  visit("decode_revived", preset.decode_revived, 0);
+  visit("first_revived", preset.first_revived, 0);
+  visit("continuations", preset.continuations, 0);
+  visit("revive_from", preset.revive_from, 0);
+  visit("min_tokens", preset.min_tokens, 0);
+}
+
+}  // namespace detail
+
+/// The pruner that does what `preset` says, with `policy` in place of its schedule. Throws `invalid_argument` for a
+/// count below its range, for `first_revived`, `continuations` or `revive_from` without `decode_revived`, and for an
+/// empty policy.
 inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
   if (!policy) detail::fail("make_pruner: the policy is empty");
+  detail::visit_members(preset, [](const char* name, const auto& member, Index lowest) {
+    [[maybe_unused]] const auto check = [&](Index count) {
+      if (count < lowest) detail::fail("preset: ", name, " ", count, " is out of range, at least ", lowest);
+    };
+    using Member = std::remove_cvref_t<decltype(member)>;
+    if constexpr (std::is_same_v<Member, Index>) check(member);
+    if constexpr (std::is_same_v<Member, std::optional<Index>>) check(member.value_or(lowest));
+  });
   policy = ReviveAtMost<AnyPolicy>{std::move(policy), preset.max_revived};
   if (preset.min_tokens) policy = MinTokens<AnyPolicy>{std::move(policy), *preset.min_tokens};
   if (preset.decode_revived) {
@@ -68,23 +98,6 @@ inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
 }
 
 namespace detail {
-
-inline constexpr Index most_tokens = std::numeric_limits<Position>::max();  // of a sequence
-
-/// Calls `visit(name, member, lowest)` for each member of a preset that a file has: a count is at least `lowest`.
-template <class AnyPreset, class Visit>
-void visit_members(AnyPreset& preset, const Visit& visit) {
-  visit("schedule", preset.schedule, 0);
-  visit("score", preset.score, 0);
-  visit("protect_first", preset.protect_first, 0);
-  visit("protect_last", preset.protect_last, 1);
-  visit("max_revived", preset.max_revived, 0);
-  visit("decode_revived", preset.decode_revived, 0);
-  visit("first_revived", preset.first_revived, 0);
-  visit("continuations", preset.continuations, 0);
-  visit("revive_from", preset.revive_from, 0);
-  visit("min_tokens", preset.min_tokens, 0);
-}
 
 /// Reads the member `name` of a preset.
 template <class Member, class Json>
