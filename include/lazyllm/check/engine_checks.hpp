@@ -45,9 +45,8 @@ class EngineChecks {
     if (first_step_ < 16) {
       fail("check_engine: ", prompt.size(), " tokens are out of range, at least ", 16 + options.decode_steps);
     }
-    if (const Index layers = Run(context, make, {tokens_}).layers(); layers < 3) {
-      fail("check_engine: ", layers, " layers are out of range, at least 3");
-    }
+    const Index layers = Run(context, make, {tokens_}).layers();
+    if (layers < 3) fail("check_engine: ", layers, " layers are out of range, at least 3");
   }
 
   CheckReport report() {

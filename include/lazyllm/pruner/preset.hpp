@@ -24,7 +24,7 @@ struct Preset {
   Schedule schedule = {};     ///< keep ratios; without points nothing is pruned
   AttentionScore score = {};  ///< how tokens rank
   Index protect_first = 0;    ///< positions below it are always kept
-  Index protect_last = 1;     ///< the last `protect_last` tokens are always kept; at least 1
+  Index protect_last = 1;     ///< the last `protect_last` tokens are always kept; 0 is as 1
   /// The most tokens that are revived at each pruning layer, in the step of a second or later prompt, and in decode
   /// steps where `decode_revived` is absent.
   Index max_revived = Selection::unlimited;
@@ -45,19 +45,19 @@ namespace detail {
 
 inline constexpr Index most_tokens = std::numeric_limits<Position>::max();  // of a sequence
 
-/// Calls `visit(name, member, lowest)` for each member of a preset that a file has: a count is at least `lowest`.
+/// Calls `visit(name, member)` for each member of a preset that a file has. Counts are at least 0.
 template <class AnyPreset, class Visit>
 void visit_members(AnyPreset& preset, const Visit& visit) {
-  visit("schedule", preset.schedule, 0);
-  visit("score", preset.score, 0);
-  visit("protect_first", preset.protect_first, 0);
-  visit("protect_last", preset.protect_last, 1);
-  visit("max_revived", preset.max_revived, 0);
-  visit("decode_revived", preset.decode_revived, 0);
-  visit("first_revived", preset.first_revived, 0);
-  visit("continuations", preset.continuations, 0);
-  visit("revive_from", preset.revive_from, 0);
-  visit("min_tokens", preset.min_tokens, 0);
+  visit("schedule", preset.schedule);
+  visit("score", preset.score);
+  visit("protect_first", preset.protect_first);
+  visit("protect_last", preset.protect_last);
+  visit("max_revived", preset.max_revived);
+  visit("decode_revived", preset.decode_revived);
+  visit("first_revived", preset.first_revived);
+  visit("continuations", preset.continuations);
+  visit("revive_from", preset.revive_from);
+  visit("min_tokens", preset.min_tokens);
 }
 
 }  // namespace detail
@@ -67,13 +67,13 @@ void visit_members(AnyPreset& preset, const Visit& visit) {
 /// empty policy.
 inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset) {
   if (!policy) detail::fail("make_pruner: the policy is empty");
-  detail::visit_members(preset, [](const char* name, const auto& member, Index lowest) {
-    [[maybe_unused]] const auto check = [&](Index count) {
-      if (count < lowest) detail::fail("preset: ", name, " ", count, " is out of range, at least ", lowest);
+  detail::visit_members(preset, [](const char* name, const auto& member) {
+    [[maybe_unused]] const auto check = [name](Index count) {
+      if (count < 0) detail::fail("preset: ", name, " ", count, " is out of range, at least 0");
     };
     using Member = std::remove_cvref_t<decltype(member)>;
     if constexpr (std::is_same_v<Member, Index>) check(member);
-    if constexpr (std::is_same_v<Member, std::optional<Index>>) check(member.value_or(lowest));
+    if constexpr (std::is_same_v<Member, std::optional<Index>>) check(member.value_or(0));
   });
   policy = ReviveAtMost<AnyPolicy>{std::move(policy), preset.max_revived};
   if (preset.min_tokens) policy = MinTokens<AnyPolicy>{std::move(policy), *preset.min_tokens};
@@ -101,7 +101,7 @@ namespace detail {
 
 /// Reads the member `name` of a preset.
 template <class Member, class Json>
-Member read_member(const std::string& name, const Json& value, Index lowest) {
+Member read_member(const std::string& name, const Json& value) {
   const auto shown = [&value] { return value.dump().substr(0, 80); };
   if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
     if (!value.is_string()) fail("preset: ", name, " ", shown(), " is not a text");
@@ -113,9 +113,9 @@ Member read_member(const std::string& name, const Json& value, Index lowest) {
     }
   } else {
     // Compared as a double, in which no integer of the file wraps around.
-    if (!value.is_number_integer() || value.template get<double>() < static_cast<double>(lowest) ||
+    if (!value.is_number_integer() || value.template get<double>() < 0 ||
         value.template get<double>() > static_cast<double>(most_tokens)) {
-      fail("preset: ", name, " ", shown(), " is out of range: a whole number from ", lowest, " to ", most_tokens);
+      fail("preset: ", name, " ", shown(), " is out of range: a whole number from 0 to ", most_tokens);
     }
     return value.template get<Index>();
   }
@@ -144,11 +144,11 @@ void from_json(const Json& json, Preset& preset) {
     has_schedule |= name == "schedule";
     bool known = name == "measured";
     std::string names;
-    detail::visit_members(result, [&](const char* member_name, auto& member, Index lowest) {
+    detail::visit_members(result, [&](const char* member_name, auto& member) {
       names.append(names.empty() ? "" : ", ").append(member_name);
       if (name != member_name) return;
       known = true;
-      member = detail::read_member<std::remove_reference_t<decltype(member)>>(name, item.value(), lowest);
+      member = detail::read_member<std::remove_reference_t<decltype(member)>>(name, item.value());
     });
     if (!known) detail::fail("preset: ", name, " is not a member; there are ", names, " and measured");
   }
@@ -160,7 +160,7 @@ void from_json(const Json& json, Preset& preset) {
 template <class Json>
 void to_json(Json& json, const Preset& preset) {
   json = Json::object();
-  detail::visit_members(preset, [&json](const char* name, const auto& member, Index) {
+  detail::visit_members(preset, [&json](const char* name, const auto& member) {
     using Member = std::remove_cvref_t<decltype(member)>;
     if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
       json[name] = to_text(member);
