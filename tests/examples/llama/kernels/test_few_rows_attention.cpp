@@ -137,7 +137,9 @@ TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows 
   const FewRowsSample<T> usual(6, 2, 64, 900, limits(23, 20), 80), broken(6, 2, 38, 900, limits(23, 20), 80);
   const std::pair<const FewRowsSample<T>&, FewRowsKernel> cases[] = {
       {usual, FewRowsKernel::automatic}, {usual, FewRowsKernel::in_place}, {broken, FewRowsKernel::automatic}};
-  for (const auto& [sample, kernel] : cases) {
+  for (const auto& one : cases) {
+    const FewRowsSample<T>& sample = one.first;
+    const FewRowsKernel kernel = one.second;
     CAPTURE(sample.shape.head_dim);
     const auto together = sample.run(2, 0, -1, kernel);
     const auto same = [&](const Matrix<T>& some, Index first, Index row) {
