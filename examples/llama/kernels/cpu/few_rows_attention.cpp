@@ -508,8 +508,8 @@ void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& 
   Task<T> whole{task, 0, 0, nullptr};
 #ifdef __x86_64__
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    // Copies of scattered keys are made while others are fetched.
-    const bool scattered = task.keys.back() >= std::ssize(task.keys);
+    // Copies of scattered keys are made while others are fetched. The share is measured.
+    const bool scattered = 3 * std::ssize(task.keys) < 2 * (Index{task.keys.back()} + 1);
     const bool copied = kernel == FewRowsKernel::automatic && (task.query_count() > 3 || scattered);
     if (copied && has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
   }

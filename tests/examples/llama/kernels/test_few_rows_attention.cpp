@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("a few keys, and numbers around blocks and chunks", T, float,
 }
 
 TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows there are", T, float, Eigen::bfloat16) {
-  const FewRowsSample<T> usual(6, 2, 64, 900, limits(23, 20), 80), broken(6, 2, 38, 900, limits(23, 20), 80);
+  const FewRowsSample<T> usual(6, 2, 64, 1400, limits(23, 20), 50), broken(6, 2, 38, 900, limits(23, 20), 80);
   const std::pair<const FewRowsSample<T>&, FewRowsKernel> cases[] = {
       {usual, FewRowsKernel::automatic}, {usual, FewRowsKernel::in_place}, {broken, FewRowsKernel::automatic}};
   for (const auto& one : cases) {
