@@ -655,8 +655,8 @@ def replace_between_markers(text, kind, content):
 
 
 MAKERS = {"micro": micro_tables, "ttft": ttft_tables, "overhead": overhead_table, "generation": generation_tables, "short": generation_tables,
-          "attention": attention_tables, "decode": decode_tables, "decode-attention": decode_tables, "int8": int8_tables, "serving": serving_tables,
-          "busy": busy_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
+          "attention": attention_tables, "decode": decode_tables, "decode-attention": decode_tables,
+          "int8": int8_tables, "serving": serving_tables, "busy": busy_tables, "peers": peer_tables, "cuda-micro": cuda_micro_tables,
           "cuda": cuda_tables, "cuda-summary": cuda_summary, "cuda-cudnn": cuda_cudnn_table}
 
 

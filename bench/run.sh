@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh [micro] [ttft] [overhead] [attention] [decode] [decode-attention] [int8] [peers] [generation] [short] [serving] [busy]: builds the
-# benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all of it is measured,
-# between two marks of its kind and of the machine's instruction sets.
+# run.sh [micro] [ttft] [overhead] [attention] [decode] [decode-attention] [int8] [peers] [generation] [short] [serving]
+# [busy]: builds the benchmarks, runs those named (by default all) and writes each table into docs/benchmarks.md once all
+# of it is measured, between two marks of its kind and of the machine's instruction sets.
 # Takes about three hours; nothing else should run meanwhile. Changes that are not committed are refused: a figure names its commit.
 # Results lie by commit in build/release/bench-results; what is there is not measured again, so the same command goes on
 # with the rest. After $SECONDS_AT_MOST seconds no further case begins, and it ends with status 3. $THREADS (2) and
@@ -13,7 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 (($#)) || set -- micro ttft overhead attention decode decode-attention int8 peers generation short serving busy
 declare -A program=([micro]=lazyllm_micro_bench [ttft]=ttft_bench [overhead]=ttft_bench [attention]=attention_bench [decode]=kernels_bench
-  [decode-attention]=kernels_bench [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate [short]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
+  [decode-attention]=kernels_bench [int8]=int8_loss [peers]=ttft_bench [generation]=lazyllm-generate
+  [short]=lazyllm-generate [serving]=serving_bench [busy]=lazyllm-generate)
 programs=()
 for kind in "$@"; do
   [[ -v program[$kind] ]] || { echo "run.sh: '$kind' is none of ${!program[*]}" >&2; exit 2; }
@@ -147,26 +148,27 @@ run_attention() {
 --repeats TURNS"
 }
 
+# kernels KIND BENCHMARK CASE…: measures the benchmark of kernels_bench with what oneDNN may use, and with it the host, and
+# with a type.
+kernels() {
+  local kind=$1 benchmark=$2 files=() case allowed type
+  shift 2
+  for case in "$@"; do
+    read -r allowed type <<<"$case"
+    measure "$results/$kind-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
+      --benchmark_out_format=json --benchmark_filter="$benchmark<$type>"
+  done
+  write "$kind" "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='$benchmark<'"
+}
+
 run_decode() {
   echo "== Products of few rows =="
-  local files=() case allowed type
-  for case in "ALL bf16" "ALL int8" "ALL f32" "AVX512_CORE bf16" "AVX512_CORE int8" "AVX2 bf16" "AVX2 int8" "AVX2 f32"; do
-    read -r allowed type <<<"$case"
-    measure "$results/decode-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
-      --benchmark_out_format=json --benchmark_filter="few_rows<$type>"
-  done
-  write decode "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_rows<'"
+  kernels decode few_rows "ALL bf16" "ALL int8" "ALL f32" "AVX512_CORE bf16" "AVX512_CORE int8" "AVX2 bf16" "AVX2 int8" "AVX2 f32"
 }
 
 run_decode-attention() {
   echo "== Attention of few rows =="
-  local files=() case allowed type
-  for case in "ALL bf16" "AVX512_CORE bf16" "AVX2 bf16" "ALL f32" "AVX2 f32"; do
-    read -r allowed type <<<"$case"
-    measure "$results/decode-attention-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" \
-      "$bin/kernels_bench" --benchmark_out_format=json --benchmark_filter="few_layers_attend<$type>"
-  done
-  write decode-attention "ONEDNN_MAX_CPU_ISA=ISA kernels_bench --benchmark_filter='few_layers_attend<'"
+  kernels decode-attention few_layers_attend "ALL bf16" "AVX512_CORE bf16" "AVX2 bf16" "ALL f32" "AVX2 f32"
 }
 
 run_int8() {

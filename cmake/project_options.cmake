@@ -7,5 +7,9 @@ target_compile_options(lazyllm_options INTERFACE -Wall -Wextra -Wconversion $<$<
                                                  $<$<BOOL:${LAZYLLM_NATIVE}>:-march=native>)
 # GCC's own AVX-512 headers trip this warning wherever Eigen is vectorised (GCC bug 105593).
 target_compile_options(lazyllm_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+# Programs are slower then, and some tests make no sense.
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  set(LAZYLLM_SANITIZED ON)
+endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)

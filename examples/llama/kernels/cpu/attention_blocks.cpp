@@ -26,8 +26,6 @@ constexpr Index part_queries = 128;
 constexpr Index max_parts = 4;
 constexpr Index key_step = 64;  ///< of the keys of a part's last block: each number of keys is a primitive of oneDNN
 
-constexpr Index round_up(Index count, Index step) { return (count + step - 1) / step * step; }
-
 /// Rows of a part of `count` queries: doubled from `least` on, since each number is a primitive of oneDNN.
 constexpr Index part_rows(Index count, Index least) {
   Index rows = least;

@@ -5,6 +5,8 @@
 
 namespace llama {
 
+constexpr Index round_up(Index count, Index step) { return (count + step - 1) / step * step; }
+
 /// Attention of one sequence in one layer: everything that the threads share. The query heads that share a key/value
 /// head are queries of the same block: "query" number row * group + head.
 template <class T>

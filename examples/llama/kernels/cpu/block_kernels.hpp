@@ -60,6 +60,16 @@ struct BlockKernels {
   const char* isa;
 };
 
+/// Those for T, float or the bits of a bfloat16.
+template <class T>
+const RowKernels<T>& row_kernels(const BlockKernels& kernels) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return kernels.floats;
+  } else {
+    return kernels.bfloat16;
+  }
+}
+
 /// One for each instruction set that is `usable`, the best first; the last one is for every processor.
 std::span<const BlockKernels* const> usable_block_kernels();
 

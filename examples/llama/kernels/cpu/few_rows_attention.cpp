@@ -34,8 +34,6 @@ constexpr Index chunk_keys = 256;
 
 constexpr Index alignment = 16;  ///< floats, for Eigen
 
-inline Index aligned(Index count) { return (count + alignment - 1) / alignment * alignment; }
-
 /// What one chunk of keys gives one query: the largest score as a power of 2, and the values' weighted sum and the
 /// weights' total relative to it.
 struct Partial {
@@ -53,7 +51,7 @@ struct Task : AttentionTask<T> {
   float* partials;
 
   /// Floats of a chunk's results.
-  Index floats() const { return aligned(this->query_count() * (width + 2)); }
+  Index floats() const { return round_up(this->query_count() * (width + 2), alignment); }
 
   /// Of a chunk the outputs of all queries, then their maxima, then their totals.
   Partial partial(Index kv_head, Index query, Index chunk) const {
@@ -73,7 +71,7 @@ using Bits = std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>;
 template <class T>
 class InPlaceChunk {
  public:
-  static Index width(Index head_dim) { return (head_dim + block_step - 1) / block_step * block_step; }
+  static Index width(Index head_dim) { return round_up(head_dim, block_step); }
   /// Floats of scratch memory.
   static Index scratch(const Task<T>& task) {
     const Index copies = task.width == task.shape.head_dim ? 0 : 2 * chunk_keys * task.width;
@@ -96,9 +94,9 @@ class InPlaceChunk {
     Index begin = 0;
     while (task_.limit(begin) <= first) ++begin;
     if (task_.width == task_.shape.head_dim) {
-      attend(kernels<T>(), kv_head, chunk, begin, count, rows_of(kv_head, first, count));
+      attend(kv_head, chunk, begin, count, rows_of(kv_head, first, count));
     } else {
-      attend(kernels<float>(), kv_head, chunk, begin, count, copies_of(kv_head, first, count));
+      attend(kv_head, chunk, begin, count, copies_of(kv_head, first, count));
     }
   }
 
@@ -107,17 +105,6 @@ class InPlaceChunk {
   template <class U>
   using Rows = std::array<const Bits<U>*, 2 * chunk_keys + rows_ahead>;
 
-  template <class U>
-  static const RowKernels<Bits<U>>& kernels() {
-    if constexpr (std::is_same_v<U, float>) {
-      return block_kernels().floats;
-    } else {
-      return block_kernels().bfloat16;
-    }
-  }
-
-  static Index padded(Index count) { return (count + block_step - 1) / block_step * block_step; }
-
   /// Pointers into the cache. Behind them are those of the next keys, which this thread most likely does next.
   Rows<T> rows_of(Index kv_head, Index first, Index count) const {
     Rows<T> rows;
@@ -125,7 +112,8 @@ class InPlaceChunk {
     const auto put = [&](const T* from, Index head, Index key) {
       *next++ = reinterpret_cast<const Bits<T>*>(from + task_.offset(head, key));
     };
-    for (Index i = 0; i < padded(count); ++i) put(task_.cache.keys, kv_head, first + std::min(i, count - 1));
+    for (Index i = 0; i < round_up(count, block_step); ++i)
+      put(task_.cache.keys, kv_head, first + std::min(i, count - 1));
     for (Index i = 0; i < count; ++i) put(task_.cache.values, kv_head, first + i);
     const Index keys = task_.key_limits.back();
     const bool last = first + count == keys;
@@ -144,7 +132,7 @@ class InPlaceChunk {
       copy(task_.cache.keys + offset, copies_ + i * task_.width);
       copy(task_.cache.values + offset, copies_ + (chunk_keys + i) * task_.width);
     }
-    for (Index i = 0; i < padded(count); ++i) *next++ = copies_ + std::min(i, count - 1) * task_.width;
+    for (Index i = 0; i < round_up(count, block_step); ++i) *next++ = copies_ + std::min(i, count - 1) * task_.width;
     for (Index i = 0; i < count; ++i) *next++ = copies_ + (chunk_keys + i) * task_.width;
     std::fill_n(next, rows_ahead, copies_);
     return rows;
@@ -158,9 +146,10 @@ class InPlaceChunk {
 
   /// The partial results of the queries from number `begin` on.
   template <class Element, std::size_t size>
-  void attend(const RowKernels<Element>& kernels, Index kv_head, Index chunk, Index begin, Index count,
+  void attend(Index kv_head, Index chunk, Index begin, Index count,
               const std::array<const Element*, size>& rows) const {
-    const Index queries = task_.query_count() - begin;
+    const RowKernels<Element>& kernels = row_kernels<Element>(block_kernels());
+    const Index queries = task_.query_count() - begin, padded = round_up(count, block_step);
     for (Index i = 0; i < queries; ++i) {
       copy(task_.query(kv_head, begin + i), queries_ + i * task_.width);
       visible_[i] = std::min(count, task_.limit(begin + i) - chunk * chunk_keys);
@@ -169,7 +158,7 @@ class InPlaceChunk {
       partial.total = 0;
     }
     const Partial partial = task_.partial(kv_head, begin, chunk);
-    kernels.score(queries, task_.width, padded(count), queries_, rows.data(), scores_, chunk_keys);
+    kernels.score(queries, task_.width, padded, queries_, rows.data(), scores_, chunk_keys);
     block_kernels().weigh({.rows = queries,
                            .keys = chunk_keys,
                            .scores = scores_,
@@ -178,7 +167,7 @@ class InPlaceChunk {
                            .maximum = &partial.maximum,
                            .total = &partial.total,
                            .correction = correction_});
-    kernels.sum(queries, task_.width, count, scores_, chunk_keys, rows.data() + padded(count), partial.outputs);
+    kernels.sum(queries, task_.width, count, scores_, chunk_keys, rows.data() + padded, partial.outputs);
   }
 
   const Task<T>& task_;
@@ -480,7 +469,7 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
   task.width = Chunk::width(task.shape.head_dim);
   task.chunks = (task.key_limits.back() - 1) / chunk_keys + 1;
   const Index partials = heads * task.chunks * task.floats();
-  const Index scratch = aligned(Chunk::scratch(task));
+  const Index scratch = round_up(Chunk::scratch(task), alignment);
   float* const memory = context.scratch(partials + threads * scratch).data();
   task.partials = memory;
   std::unique_ptr<std::atomic<Index>[]> left(new std::atomic<Index>[static_cast<std::size_t>(heads)]);

@@ -150,16 +150,6 @@ TEST_CASE("rows become columns, by each instruction set") {
   }
 }
 
-/// The kernels for T of an instruction set.
-template <class T>
-const auto& row_kernels(const BlockKernels& kernels) {
-  if constexpr (std::is_same_v<T, float>) {
-    return kernels.floats;
-  } else {
-    return kernels.bfloat16;
-  }
-}
-
 TEST_CASE_TEMPLATE("products with rows anywhere, the obvious way, by each instruction set", T, float, Eigen::bfloat16) {
   using Element = std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>;
   constexpr Index count = 48, stride = 50, most = 17;
@@ -177,10 +167,10 @@ TEST_CASE_TEMPLATE("products with rows anywhere, the obvious way, by each instru
       for (const Index number : {most, Index{12}, Index{7}, Index{3}, Index{1}}) {
         CAPTURE(number);
         Matrix<float> scores(most, stride, 7), sums(most, width, 7);
-        row_kernels<T>(*kernels).score(number, width, count, queries.values.data(), places.data(), scores.values.data(),
-                                       stride);
-        row_kernels<T>(*kernels).sum(number, width, count - 1, weights.values.data(), stride, places.data(),
-                                     sums.values.data());
+        row_kernels<Element>(*kernels).score(number, width, count, queries.values.data(), places.data(),
+                                             scores.values.data(), stride);
+        row_kernels<Element>(*kernels).sum(number, width, count - 1, weights.values.data(), stride, places.data(),
+                                           sums.values.data());
         if (number == most) {
           all_scores = scores;
           all_sums = sums;
