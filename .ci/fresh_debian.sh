@@ -44,7 +44,7 @@ if [[ ! -f $root.tar.gz ]]; then
     "$release" "$root" ${mirror:+"$mirror"} >"$root.log" || { tail -20 "$root.log"; exit 1; }
   apt-config dump | grep -E '^Acquire::(https?|Retries|Check-)' >"$root/etc/apt/apt.conf.d/90of-the-outer-machine" || true
   rm -rf "$root"/var/cache/apt/archives/*.deb
-  tar -C "$root" -czf "$root.tar.gz.part" .
+  tar -C "$root" -I "gzip -1" -cf "$root.tar.gz.part" .
   mv "$root.tar.gz.part" "$root.tar.gz"
   remove_root
 fi
