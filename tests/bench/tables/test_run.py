@@ -107,8 +107,8 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
             (self.folder / "build/release/bin" / name).chmod(0o755)
         self.commit_all()
 
-    def run_script(self, kind="attention", **environment):
-        return subprocess.run(["bash", "bench/run.sh", kind], cwd=self.folder, capture_output=True, text=True,
+    def run_script(self, *kinds, **environment):
+        return subprocess.run(["bash", "bench/run.sh", *kinds], cwd=self.folder, capture_output=True, text=True,
                               env=os.environ | environment)
 
     def calls(self):
@@ -120,16 +120,23 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
 
     def test_goes_on_after_a_case_that_failed(self):
         self.write("build/release/bin/fail_at", "3")
-        self.assertNotEqual(self.run_script().returncode, 0)
+        self.assertNotEqual(self.run_script("attention").returncode, 0)
         self.assertEqual(self.document(), DOCUMENT)
-        done = self.run_script()
+        done = self.run_script("attention")
         self.assertEqual(done.returncode, 0, done.stderr)
         calls = self.calls()
         self.assertEqual(calls[2], calls[3])  # the failed one again
         self.assertEqual(len(set(calls)), len(calls) - 1)  # and no other
         self.assertIn("| 64 | 1 | 1000 | 100 % | all | 1 | 2 | 50 % |", self.document())
-        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.run_script("attention").returncode, 0)
         self.assertEqual(self.calls(), calls)
+
+    def test_the_document_has_a_place_for_every_table_of_every_machine(self):
+        self.write("docs/benchmarks.md", (ROOT / "docs/benchmarks.md").read_text())
+        for isa in ("avx2", "avx2 avx512f", "avx2 avx512f avx512_bf16", "avx2 avx512f avx512_bf16 amx_bf16"):
+            begun = self.run_script(ISA=isa, SECONDS_AT_MOST="0")
+            self.assertEqual(begun.returncode, 3, begun.stderr)
+            self.assertIn("stopped after", begun.stderr)
 
     def test_other_instruction_sets_have_places_of_their_own(self):
         for isa, section in (("avx2", "-avx2"), ("avx2 avx512f", "-avx512"), ("avx2 avx512f avx512_bf16 amx_bf16", "-amx")):
@@ -154,7 +161,7 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
         self.assertEqual(len(self.calls()), count + 2 * once)
 
     def test_the_time_is_bounded(self):
-        done = self.run_script(SECONDS_AT_MOST="0")
+        done = self.run_script("attention", SECONDS_AT_MOST="0")
         self.assertEqual(done.returncode, 3)
         self.assertIn("the same command goes on", done.stderr)
         self.assertEqual(self.calls(), [])
@@ -246,21 +253,21 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
 
     def test_the_commit_is_that_of_the_sources(self):
         self.write("cmake/other", "changed")
-        done = self.run_script()
+        done = self.run_script("attention")
         self.assertEqual(done.returncode, 1)
         self.assertIn("changes that are not committed", done.stderr)
         self.commit_all()
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=self.folder, text=True).strip()
-        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.run_script("attention").returncode, 0)
         self.assertIn(f"commit {commit};", self.document())
         calls = self.calls()
         self.git("commit", "-qam", "the table")
-        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.run_script("attention").returncode, 0)
         self.assertEqual(self.calls(), calls)
         self.assertIn(f"commit {commit};", self.document())
         self.write("cmake/other", "changed again")
         self.git("commit", "-qam", "third")
-        self.assertEqual(self.run_script().returncode, 0)
+        self.assertEqual(self.run_script("attention").returncode, 0)
         self.assertEqual(len(self.calls()), 2 * len(calls))
 
 
