@@ -54,10 +54,10 @@ struct SharedMembers {
   Index max_revived = lazyllm::recommended_max_revived;
   std::optional<Index> decode_revived = {};
   /// Where `decode_revived` is absent: the new token and the tokens that a decode step revives, which the pruning
-  /// layers share. The host's kernels multiply up to 6 rows in one pass: one is left for a continuation.
-  Index decode_rows = 5;
+  /// layers share. The host's kernels multiply up to 6 rows in one pass: two are left for continuations.
+  Index decode_rows = 4;
   std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
-  std::optional<Index> continuations = 4;   ///< nearly all that more of them would give, and hardly a row more
+  std::optional<Index> continuations = 2;   ///< most of what more of them would give
   std::optional<Index> revive_from = {};
 };
 

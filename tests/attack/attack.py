@@ -29,6 +29,7 @@ NO_REASON = ("std::", "bad_alloc", "basic_", "json.exception", "cannot use at()"
 BIN, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 SMALL = SOURCE / "tests/reference/fixtures/lazyllm/models/mha_4_layers"  # four layers, no tokenizer
 TINY = SOURCE / "examples/models/tiny"
+SEEDS = SOURCE / "tests/fuzz/seeds"
 IDS = " ".join(str(i * 37 % 90 + 3) for i in range(20))
 LINE = {"_id": "a", "dataset": "qasper", "prompt": "list of colours: " + "red green blue " * 40, "answers": ["red"], "max_tokens": 2}
 # For calibration, which holds half of them out.
@@ -84,7 +85,7 @@ def problems_of(case, folder):
             problems.append(f"control characters in the {name}")
     if run.returncode in (1, 2) and "2>" not in case.streams:
         lines = err.splitlines()
-        if not lines or len(lines) > 3 or len(err) > 5000:
+        if not lines or len(lines) > 3 or len(err) > 1500:
             problems.append(f"a message of {len(lines)} lines and {len(err)} bytes")
         problems += [f"'{word}' in the message" for word in NO_REASON if word in err]
         if case.place is not None and case.place not in err:
@@ -359,6 +360,8 @@ def tokenizers():
     for text in [b"", b"{", b"null", b"[]", b"\x00" * 10, b"[" * 100000, b"\n\x05\n", b"\x05\x00\x00\x00" + b"\xff" * 100,
                  json.dumps(good).encode() + b"\x00x"]:
         yield run_tokenizer(f"tokenizer.json {text[:20]!r}", tokenizer_folder(text), status=(1,))
+    changed = {**good, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(" + "x" * 100_000}, "behavior": "Isolated", "invert": False}}
+    yield run_tokenizer("a long pattern", tokenizer_folder(changed), status=(1,))
     for name in ("tokenizer_config.json", "generation_config.json"):
         for text in ["", "{", "null", "[]", '{"bos_token":"none"}', '{"eos_token":{}}', '{"eos_token_id":-1}', '{"eos_token_id":"x"}',
                      '{"bos_token":"\\u001b[2J"}', '{"eos_token_id":[[]]}']:
@@ -476,6 +479,14 @@ def is_json(name):
     return check
 
 
+def has_bytes(name, count):
+    return lambda folder, run: [] if (folder / name).stat().st_size == count else [f"{name} does not have {count} bytes"]
+
+
+def ends_with(name, end):
+    return lambda folder, run: [] if (folder / name).read_bytes().endswith(end) else [f"{name} does not end with {end!r}"]
+
+
 def holds(name, content):
     return lambda folder, run: [] if (folder / name).read_text() == content else [f"{name} has changed"]
 
@@ -527,6 +538,11 @@ def outputs():
     # A bad line is reported where nobody can read it; the other one is answered.
     yield Case("outputs", "evaluate reports a bad line 2>/dev/full", "lazyllm-evaluate", evaluate("--data", "mixed.jsonl"),
                {"mixed.jsonl": json.dumps(LINE) + "\nno JSON\n"}, streams="2>/dev/full", status=(0,), check=is_json("old.json"))
+    # What else it writes is whole, too.
+    for streams in ("2>/dev/full", "2>&-"):
+        for option, check in (("--trace", is_json("new")), ("--report", ends_with("new", b"</html>\n")), ("--logits", has_bytes("new", 2 * 97 * 4))):
+            yield Case("outputs", f"generate {option} {streams}", "lazyllm-generate", generate(option, "new"), streams=streams,
+                       status=(0,), check=check)
     pairs = (("--json", "--trace"), ("--trace", "--logits"), ("--logits", "--report"), ("--json", "--report"))
     for a, b in pairs:
         yield Case("outputs", f"generate {a} and {b} are one", "lazyllm-generate", generate(a, "new", b, "./new"), place=a, status=(1,))
@@ -572,6 +588,14 @@ def mutations():
             ["--model", TINY, "--prompt", "red", "--threads", "1", "--max-tokens", "1", "--json", "old.json", "--schedule", "@presets.json"],
             {"presets.json": b}, status=(0, 1))),
         "tokenizer": ((TINY / "tokenizer.json").read_bytes(), lambda b: run_tokenizer("mutated", tokenizer_folder(b), status=(0, 1), place=None)),
+        "llama2.c": ((SEEDS / "small.bin").read_bytes(), lambda b: Case(
+            "mutations", "llama2.c", "lazyllm-generate",
+            ["--model", "model.bin", "--token-ids", "one", "--threads", "1", "--max-tokens", "1", "--json", "old.json"],
+            {"model.bin": b, "one": "1"}, status=(0, 1))),
+        "tokenizer.bin": ((SEEDS / "tokenizer.bin").read_bytes(), lambda b: Case(  # the model has another vocabulary
+            "mutations", "tokenizer.bin", "lazyllm-generate",
+            ["--model", SMALL, "--tokenizer", "tokenizer.bin", "--prompt", "red", "--threads", "1", "--json", "old.json"],
+            {"tokenizer.bin": b}, status=(1,), place="tokenizer.bin")),
     }
     for kind, (good, case) in sources.items():
         for number in range(25):

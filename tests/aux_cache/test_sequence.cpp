@@ -267,7 +267,9 @@ TEST_CASE("sequence: an unfinished prompt can only be dropped as a whole") {
   }
   test.sequence.truncate(10);
   CHECK(test.sequence.unfinished());
-  test.sequence.truncate(6);
+  CHECK(test.sequence.finished_tokens() == 6);
+  test.sequence.truncate(test.sequence.finished_tokens());
+  CHECK(test.sequence.finished_tokens() == 6);
   CHECK_FALSE(test.sequence.unfinished());
   CHECK(depths(test.sequence) == Depths{4, 1, 3, 1, 1, 4});
   CHECK(test.sequence.aux().parked_rows() == 4);

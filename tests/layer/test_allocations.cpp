@@ -163,6 +163,7 @@ long allocations_of(const AnyPolicy& policy, const AttentionScore& score, bool b
     host.generate(a, b, pruner);
     a.clear();
     b.clear();
+    host.step.reserve(host.context, {.sequences = 2, .tokens = 2 * (prompt + steps), .layers = layers});
   }
   host.revived = host.pruned = 0;
   const long before = allocations;

@@ -197,6 +197,23 @@ TEST_CASE("chunks: rows run up to the first layer that may prune, are not ranked
   CHECK(other.unfinished());
 }
 
+TEST_CASE("chunks: a policy is told the outputs of the prompt") {
+  const std::vector<Index> prompt = some_tokens(20, 15);
+  const std::vector<Index> chunk(prompt.begin(), prompt.begin() + 10), rest(prompt.begin() + 10, prompt.end());
+  for (const Index outputs : {0, 1, 4}) {
+    CAPTURE(outputs);
+    Tiny engine;
+    const Tiny::Pruner pruner([outputs](const PrunePoint& point) {
+      return point.outputs == outputs ? KeepRatio(schedule)(point) : Selection{};
+    });
+    Tiny::Request whole = engine.request(), request = engine.request();
+    const auto expected = engine.run({{.request = &whole, .pruner = &pruner, .tokens = prompt, .outputs = outputs}});
+    engine.run({{.request = &request, .pruner = &pruner, .tokens = chunk, .more = true, .outputs = outputs}});
+    CHECK(engine.run({{.request = &request, .pruner = &pruner, .tokens = rest, .outputs = outputs}}) == expected);
+    check_equal(request, whole);
+  }
+}
+
 TEST_CASE("chunks: a policy that prunes neither the shortest nor the longest prompt fails where chunks have gone on") {
   Tiny engine;
   const Tiny::Pruner between([](const PrunePoint& point) {

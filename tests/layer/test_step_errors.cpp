@@ -282,6 +282,8 @@ TEST_CASE("step: no room is made in a running step, and rows of another size mak
   CHECK(refused({.rows = -3}) == "lazyllm: Step::reserve: rows -3" + out_of_range);
   CHECK(refused({.layers = Index{1} << 50}) == "lazyllm: Step::reserve: layers 1125899906842624" + out_of_range);
   CHECK(refused({.rows = 64}) == "lazyllm: Step::reserve: hidden_size 0 is out of range 1 to 281474976710656");
+  CHECK(refused({.rows = Index{1} << 20, .hidden_size = Index{1} << 44}) ==
+        "lazyllm: Step::reserve: hidden_size 17592186044416 is out of range 1 to 268435456 for 1048576 rows");
 
   test.engine.step.reserve(test.engine.context, {.rows = 64, .hidden_size = 4096});
   Engine::Sequence wide(3, 4096);

@@ -116,6 +116,13 @@ TEST_CASE("preset: a number above the most tokens of a sequence is written as th
   CHECK(json.at("max_revived") == most);
   CHECK(json.at("decode_revived") == most);
   CHECK(json.get<Preset>().max_revived == most);
+  for (const char* name : {"protect_first", "protect_last"}) {
+    const Json all = Preset{.schedule = {{6, 0.5}},
+                            .protect_first = name == std::string("protect_first") ? Selection::unlimited : 0,
+                            .protect_last = name == std::string("protect_last") ? Selection::unlimited : 1};
+    CHECK(all.at(name) == most);
+    CHECK_FALSE(all.contains("max_revived"));
+  }
 }
 
 TEST_CASE("preset: an empty policy in its place is refused") {

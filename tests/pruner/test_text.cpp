@@ -57,6 +57,12 @@ TEST_CASE("schedule text: text that is none is refused with the text and the par
   }
 }
 
+TEST_CASE("schedule text: of a long text the error has the beginning") {
+  const std::string text(100'000, '9');
+  const std::string shown = text.substr(0, 160) + "...";
+  CHECK(schedule_error(text) == "lazyllm: schedule '" + shown + "': '" + shown + "' is not LAYER:KEEP, e.g. 9:0.7");
+}
+
 TEST_CASE("schedule text: values out of range are refused by name") {
   CHECK(schedule_error("3:0.5,3:0.5").find("layer 3 is out of range: it must be above 3") != std::string::npos);
   CHECK(schedule_error("3:nan") == "lazyllm: schedule: keep nan at layer 3 is out of range (0, 1]");

@@ -34,11 +34,29 @@ struct NoRows {
   static void score(auto&, auto&, const LayerPlan&, auto, auto) {}
 };
 
+/// A score whose highest neighbours are those of no token in the middle.
+struct EvenPooling {
+  Index last_queries = 1;
+  Index pooling = 4;
+  static void score(auto&, auto&, const LayerPlan&, auto, auto) {}
+};
+
 }  // namespace
 
 TEST_CASE("pruner: a score of one's own without a row is refused") {
   CHECK_THROWS_WITH_AS(TokenPruner(KeepAll(), NoRows()),
                        "lazyllm: TokenPruner: last_queries 0 of a score is out of range, at least 1", invalid_argument);
+}
+
+TEST_CASE("pruner: a score of one's own without a middle to its neighbours is refused") {
+  for (const Index pooling : {-1, 0, 2, 4}) {
+    CHECK_THROWS_WITH_AS(
+        TokenPruner(KeepAll(), EvenPooling{.pooling = pooling}),
+        ("lazyllm: TokenPruner: pooling " + std::to_string(pooling) + " of a score is out of range: odd and at least 1")
+            .c_str(),
+        invalid_argument);
+  }
+  CHECK_NOTHROW(TokenPruner(KeepAll(), EvenPooling{.pooling = 3}));
 }
 
 TEST_CASE("pruner: an empty policy is refused") {

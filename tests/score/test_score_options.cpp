@@ -265,10 +265,19 @@ TEST_CASE("AttentionScore: several rows need a stride, and the keys of every seq
   };
   FreeBlock block;
   block.query_rows.row_stride = 0;
-  CHECK_NOTHROW(score(block, AttentionScore()));
-  CHECK_THROWS_WITH_AS(score(block, AttentionScore{.last_queries = 2}),
-                       "lazyllm: attention scores: row_stride of the queries 0 is out of range, at least 1",
-                       invalid_argument);
+  const std::string too_small = "lazyllm: attention scores: row_stride of the queries 0 is out of range, at least 1";
+  CHECK_THROWS_WITH_AS(score(block, AttentionScore()), too_small.c_str(), invalid_argument);
+  DensePlan alone;
+  alone.start(std::vector<DensePlan::Extent>{{0, 3}});
+  const LayerPlan one = alone.layer(0, 2);
+  const auto score_alone = [&](const AttentionScore& by, std::size_t times) {
+    const std::vector<ScoreWindow> windows(times,
+                                           lazyllm::detail::score_window(by, one, 0, 3, std::span(out).first(3)));
+    score_by_attention(context, block, one, std::span<const ScoreWindow>(windows));
+  };
+  CHECK_NOTHROW(score_alone(AttentionScore(), 1));
+  CHECK_THROWS_WITH_AS(score_alone(AttentionScore{.last_queries = 2}, 1), too_small.c_str(), invalid_argument);
+  CHECK_THROWS_WITH_AS(score_alone(AttentionScore(), 2), too_small.c_str(), invalid_argument);
   SecondIsWrong second;
   CHECK_THROWS_WITH_AS(score(second, AttentionScore()), doctest::Contains("8 query heads on 3"), invalid_argument);
 }

@@ -19,7 +19,7 @@ using icu::UnicodeString;
 using nlohmann::json;
 
 void check(UErrorCode status, std::string_view what) {
-  if (failed(status)) throw tokenizer_error(fmt::format("{}: {}", what, u_errorName(status)));
+  if (failed(status)) throw tokenizer_error(fmt::format("{}: {}", what, reason(status)));
 }
 
 using FormInstance = const icu::Normalizer2* (*)(UErrorCode&);

@@ -71,7 +71,7 @@ Pattern::Pattern(const icu::UnicodeString& text, Kind kind) {
   compiled_.reset(
       icu::RegexPattern::compile(text, kind == Kind::literal ? std::uint32_t{UREGEX_LITERAL} : as_oniguruma, status));
   if (failed(status)) {
-    throw tokenizer_error(fmt::format("pattern {} cannot be compiled: {}", shown(utf8(text)), u_errorName(status)));
+    throw tokenizer_error(fmt::format("pattern {} cannot be compiled: {}", shown(utf8(text)), reason(status)));
   }
 }
 
@@ -86,7 +86,7 @@ void Pattern::for_each_match(const icu::UnicodeString& text,
   const auto check = [&] {
     if (!failed(status)) return;
     throw tokenizer_error(fmt::format("the text cannot be matched with a pattern of the tokenizer from byte {} on: {}",
-                                      utf8(icu::UnicodeString(text, 0, reached)).size(), u_errorName(status)));
+                                      utf8(icu::UnicodeString(text, 0, reached)).size(), reason(status)));
   };
   const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->matcher(status));
   check();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unicode/uchar.h>
 #include <unicode/utf8.h>
+#include <unicode/utypes.h>
 
 #include <algorithm>
 #include <array>
@@ -36,6 +37,13 @@ const icu::UnicodeString& allocated(const icu::UnicodeString& text) {
 bool failed(UErrorCode status) {
   if (status == U_MEMORY_ALLOCATION_ERROR) throw std::bad_alloc();
   return U_FAILURE(status);
+}
+
+std::string reason(UErrorCode status) {
+  std::string name = u_errorName(status);
+  if (name.starts_with("U_")) name.erase(0, 2);
+  for (char& c : name) c = c == '_' ? ' ' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return name;
 }
 
 icu::UnicodeString unicode(std::string_view bytes) {

@@ -14,6 +14,9 @@ const icu::UnicodeString& allocated(const icu::UnicodeString& text);
 /// Whether `status` is a failure. Throws `std::bad_alloc` for a failed allocation.
 bool failed(UErrorCode status);
 
+/// ICU's name of `status` as words: "regex mismatched paren".
+std::string reason(UErrorCode status);
+
 /// Text of UTF-8 `bytes`; what is not UTF-8 becomes U+FFFD. Throws `tokenizer_error` where ICU cannot count so many.
 icu::UnicodeString unicode(std::string_view bytes);
 

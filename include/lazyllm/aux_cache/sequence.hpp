@@ -104,8 +104,8 @@ class Sequence {
       detail::fail("Sequence::truncate: ", tokens, " tokens is out of range 0 to ", length());
     }
     if (tokens == length()) return;
-    if (tokens > length() - prompt_.tokens) {
-      detail::fail("Sequence::truncate: ", tokens, " tokens is out of range 0 to ", length() - prompt_.tokens,
+    if (tokens > finished_tokens()) {
+      detail::fail("Sequence::truncate: ", tokens, " tokens is out of range 0 to ", finished_tokens(),
                    ": the prompt behind is unfinished");
     }
     drop_from(tokens);
@@ -218,6 +218,8 @@ class Sequence {
   Index prompt_end() const { return prompt_end_; }
   /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
   bool unfinished() const { return prompt_.tokens > 0; }
+  /// Tokens before the unfinished prompt, all where none is: `truncate` to there gives it up.
+  Index finished_tokens() const { return length() - prompt_.tokens; }
   /// `[length]` how deep each token has gone, before or after a step. K/V of one that has gone through all layers will
   /// not be written again.
   std::span<const Depth> depths() const { return depth_; }

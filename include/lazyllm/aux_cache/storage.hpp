@@ -17,7 +17,8 @@
 namespace lazyllm {
 
 /// Storage of an Aux Cache: numbered slots, each a row of `hidden_size` elements. `acquire` fills a list with free
-/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. `check` throws
+/// slots or throws and takes none; it may move the rows, whose slots keep their numbers. `reserve` makes room for so
+/// many slots in all. `release` and `make_empty` must not throw: a step that fails calls them. `check` throws
 /// `invalid_argument` for a context that must not work on the rows. Models: `OwnStorage`, `PooledStorage`.
 template <class S>
 concept AuxStorage = std::movable<S> &&

@@ -97,7 +97,8 @@ struct KeptRows {
 /// - `copy_to_host(context, rows, target)` and `copy_from_host(context, source, rows)` move rows without gaps; the host
 ///   memory may be used again when they return.
 /// `Buffer<T>` is a growable matrix whose rows stay when it grows; its `check(context)` throws `invalid_argument` for a
-/// context that must not work on them.
+/// context that must not work on them. `rows()` is all that there is room for, none by default; the width may change
+/// only then. It moves without throwing.
 template <class C>
 concept Backend = requires(C& context, std::span<const RowCopy<float>> copies, const QueryRows<float>& queries,
                            ScoreTask<ContiguousKeys<float>> (*task_of)(Index), std::span<float> scores,

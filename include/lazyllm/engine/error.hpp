@@ -5,6 +5,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace lazyllm {
@@ -35,12 +36,16 @@ class cuda_error : public error {
 
 namespace detail {
 
-/// Writes `part`; a number with all the digits that tell it from its neighbours: 1.0000001 is not 1.
+/// Writes `part`; a number with all the digits that tell it from its neighbours: 1.0000001 is not 1. Of a view, which
+/// is text that a caller gave, no more than its beginning.
 template <class Part>
 void write_exactly(std::ostream& out, const Part& part) {
   if constexpr (std::is_floating_point_v<Part>) {
     std::array<char, 64> text;
     out.write(text.data(), std::to_chars(text.data(), text.data() + text.size(), part).ptr - text.data());
+  } else if constexpr (std::is_same_v<Part, std::string_view>) {
+    constexpr std::size_t most = 160;
+    out << part.substr(0, most) << (part.size() > most ? "..." : "");
   } else {
     out << part;
   }

@@ -59,13 +59,13 @@ class Step {
 
   /// Makes room, so that steps within `capacity` allocate nothing here. The context's scratch memory still grows with
   /// the longest sequence that is scored and with the window, up to 4 MiB on the CPU and 128 MiB on CUDA, or what one
-  /// row of all heads takes. Throws `logic_error` if a step is running, and `invalid_argument` for a negative number or
-  /// rows without a hidden size.
+  /// row of all heads takes. Throws `logic_error` if a step is running, and `invalid_argument` for a negative number,
+  /// for rows without a hidden size, and for more than 2^48 of anything or elements of rows.
   void reserve(context_type& context, const Capacity& capacity) {
     if (running()) detail::fail<logic_error>("Step::reserve: a step is running; end or abort it first");
     detail::check_capacity(capacity);
     batch_.reserve(context, capacity.sequences, capacity.tokens, capacity.rows);
-    hidden_.reserve(context, capacity.rows, capacity.hidden_size);
+    if (capacity.rows > 0) hidden_.reserve(context, capacity.rows, capacity.hidden_size);
     output_rows_.reserve(detail::to_size(capacity.rows));
     output_indptr_.reserve(detail::to_size(capacity.sequences + 1));
     stats_.layers.reserve(detail::to_size(capacity.layers));
@@ -73,12 +73,14 @@ class Step {
 
   /// Starts a step and returns the rows of layer 0, `[plan().rows() x hidden_size]` without gaps, for the caller to
   /// fill with the embeddings of the tokens at `plan().positions()`. These are the new tokens of all entries in order,
-  /// except for prompts in chunks: the last tokens of a chunk, those that score or are outputs, run with the next
-  /// chunk. There may be no rows, for example where prompts go on in deeper layers. If the rows cannot be filled, call
-  /// `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step is running or a sequence is in a
-  /// running step; `invalid_argument` if there is no entry, an entry has a null pointer or an option out of range, the
-  /// sequences disagree on layers or hidden size, or a sequence would become too long for `Position`. If a policy
-  /// throws, its entry alone ends; if no entry is left, `begin` throws what the first one threw, see `failures`.
+  /// except for prompts in chunks or with `max_rows`: of these some run in later steps, the last tokens of a chunk, for
+  /// example, with the next one. There may be no rows, for example where prompts go on in deeper layers. If the rows
+  /// cannot be filled, call `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step is running,
+  /// or a sequence is in a running step, in two entries or was moved from; `invalid_argument` if there is no entry, an
+  /// entry has a null pointer, an option out of range, new tokens while rows of its prompt wait at a deeper layer or
+  /// another score than before, the sequences disagree on layers or hidden size, or a sequence would become too long
+  /// for `Position`. If a policy throws, its entry alone ends; if no entry is left, `begin` throws what the first one
+  /// threw, see `failures`.
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     if (running()) detail::fail<logic_error>("Step::begin: a step is running; end or abort it first");
     batch_.clear_failures();

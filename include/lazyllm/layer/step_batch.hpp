@@ -151,7 +151,7 @@ class StepBatch {
   void leave(Member& member, const std::exception_ptr& error) {
     const Index entry = &member - members_.data();
     failures_.insert(std::ranges::upper_bound(failures_, entry, {}, &StepFailure::entry), {entry, error});
-    member.fail_with(error);
+    member.roll_back();
     if (std::ssize(failures_) == std::ssize(members_)) std::rethrow_exception(failures_.front().error);
   }
 
@@ -207,6 +207,7 @@ class StepBatch {
     const SequencePlan part = plan.sequence(s);
     if (!member.joined && member.event == depth) return join(context, member, part, depth);
     if (!member.joined) return transition_.leave_out(part);
+    if (!member.ends_at(depth) && !member.sums_scores()) return transition_.keep(part, member.outputs());
     if (member.ends_at(depth) && member.waits) {
       member.leave();
       return transition_.add(member.running, part, {}, 0);

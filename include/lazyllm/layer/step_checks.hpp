@@ -28,6 +28,10 @@ void check_capacity(const Capacity& capacity) {
   check("rows", capacity.rows, 0);
   check("layers", capacity.layers, 0);
   check("hidden_size", capacity.hidden_size, capacity.rows > 0 ? 1 : 0);
+  if (capacity.rows > 0 && capacity.hidden_size > most / capacity.rows) {
+    fail("Step::reserve: hidden_size ", capacity.hidden_size, " is out of range 1 to ", most / capacity.rows, " for ",
+         capacity.rows, " rows");
+  }
 }
 
 /// Throws for entries that lack an object or do not fit each other, and for numbers of new tokens out of range; see

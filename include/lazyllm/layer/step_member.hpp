@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <span>
 #include <utility>
@@ -28,18 +27,17 @@ struct StepMember {
   typename Pruner::score_type score;  // as the step began: the tail of each slice depends on it
   RunningSequence<Aux> running;
   Index layers = 0;
-  Index tokens = 0;          // of the sequence, the new ones included
-  Index prompt_tokens = 0;   // of the prompt or decode step, all its chunks together
-  Index stage = 0;           // layer at which the present stage begins
-  Index limit = 0;           // tokens from this position on take no part in this step
-  Index active = 0;          // keys in the layer to run now
-  Index event = 0;           // layers that have run when the batch of this sequence may change next
-  Selection selection = {};  // what stays active at the event
-  bool waits = false;        // at the event
-  bool last_slice = false;   // of its stage: can be ranked
-  bool joined = false;       // has keys in the layer to run now
-  bool new_stage = false;    // the stage began in this step; its rows exceed max_rows
-  std::exception_ptr failure = {};
+  Index tokens = 0;                       // of the sequence, the new ones included
+  Index prompt_tokens = 0;                // of the prompt or decode step, all its chunks together
+  Index stage = 0;                        // layer at which the present stage begins
+  Index limit = 0;                        // tokens from this position on take no part in this step
+  Index active = 0;                       // keys in the layer to run now
+  Index event = 0;                        // layers that have run when the batch of this sequence may change next
+  Selection selection = {};               // what stays active at the event
+  bool waits = false;                     // at the event
+  bool last_slice = false;                // of its stage: can be ranked
+  bool joined = false;                    // has keys in the layer to run now
+  bool new_stage = false;                 // the stage began in this step; its rows exceed max_rows
   std::vector<Position> stage_keys = {};  // of a new stage
   typename UnfinishedPrompt<Aux>::Sums stage_sums = {};
 
@@ -129,8 +127,7 @@ struct StepMember {
   }
 
   /// Leaves the step; the sequence is as it was before.
-  void fail_with(std::exception_ptr error) {
-    failure = std::move(error);
+  void roll_back() {
     running.roll_back();
     leave();
   }
@@ -228,7 +225,7 @@ struct StepMember {
             .new_tokens = new_tokens,
             .steps = running.sequence().steps(),
             .decoded_tokens = tokens - prompt_tokens - running.sequence().prompt_end(),
-            .outputs = entry.more ? 1 : entry.outputs,
+            .outputs = entry.outputs,
             .continuations = entry.continuations};
   }
 };

@@ -11,7 +11,7 @@ struct LayerStats {
   Index active = 0;    ///< tokens that could be attended to
   Index computed = 0;  ///< rows that ran through the layer
   Index revived = 0;   ///< of these, rows that came out of the Aux Cache for this layer
-  Index kept = 0;      ///< tokens that stayed active for the next layer
+  Index kept = 0;      ///< tokens that stayed active for the next layer; those that wait there are not among them
 };
 
 /// What one step did.

@@ -73,6 +73,17 @@ class Transition {
     next_.finish_sequence(part.tokens, outputs);
   }
 
+  /// Appends a sequence whose rows all go on, with the same keys.
+  void keep(const SequencePlan& part, Index outputs) {
+    next_.append_keys(part.keys);
+    for (Index row = part.first_row; const Position position : part.positions) {
+      copied_rows_.push_back(row++);
+      copied_targets_.push_back(next_.row_count());
+      next_.append_row(position);
+    }
+    next_.finish_sequence(part.tokens, outputs);
+  }
+
   /// Appends a sequence that has left the step: its rows are lost.
   void leave_out(const SequencePlan& part) { next_.finish_sequence(part.tokens, 0); }
 

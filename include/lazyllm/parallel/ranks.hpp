@@ -7,7 +7,6 @@
 #include <exception>
 #include <functional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -62,7 +61,8 @@ class Ranks {
   }
 
   /// Calls `write(values)`, which fills `count` numbers that are 0, and reduces them over the ranks. What it throws on
-  /// one rank is thrown as `rank_error` on all. The result is valid until the next call.
+  /// one rank is thrown as `rank_error` on all. The result is valid until the next call. The memory for the numbers is
+  /// taken before: a rank that has none throws `std::bad_alloc`, and the others wait for it.
   template <class Write>
   std::span<const std::int64_t> all_reduce(std::size_t count, ReduceOp op, const Write& write) {
     values_.assign(count + 1, 0);  // the last one says whether a rank has failed
@@ -98,25 +98,26 @@ class Ranks {
     all_reduce_(std::span(&first, 1), ReduceOp::max);
     const Index speaker = count_ - first;
     std::array<std::int64_t, 64> words = {};
-    if (failure && speaker == rank_) {
-      const std::string text = message_of(failure);
-      std::memcpy(words.data(), text.data(), std::min(text.size(), sizeof(words) - 1));
-    }
+    if (failure && speaker == rank_) write_message(failure, words);
     all_reduce_(words, ReduceOp::sum);
     std::array<char, sizeof(words)> text;
     std::memcpy(text.data(), words.data(), sizeof(words));
-    detail::fail<rank_error>("rank ", speaker, " of ", count_, ": ", std::string_view(text.data()));
+    detail::fail<rank_error>("rank ", speaker, " of ", count_, ": ", text.data());
   }
 
  private:
-  static std::string message_of(const std::exception_ptr& failure) {
+  /// Takes no memory: the other ranks wait for this one.
+  static void write_message(const std::exception_ptr& failure, std::span<std::int64_t> words) {
+    const auto write = [words](std::string_view text) {
+      std::memcpy(words.data(), text.data(), std::min(text.size(), words.size_bytes() - 1));
+    };
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
       const std::string_view text = error.what();
-      return std::string(text.substr(text.starts_with("lazyllm: ") ? 9 : 0));
+      write(text.substr(text.starts_with("lazyllm: ") ? 9 : 0));
     } catch (...) {
-      return "an exception of unknown type";
+      write("an exception of unknown type");
     }
   }
 

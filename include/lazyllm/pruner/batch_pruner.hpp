@@ -29,7 +29,7 @@ struct PruneRequest {
 template <Backend Context, PrunesTokens P>
 class BatchPruner {
  public:
-  using Score = typename P::score_type;  ///< of all sequences
+  using Score = typename P::score_type;  ///< one type for all sequences
   /// Memory of the backend.
   template <class T>
   using Buffer = typename Context::template Buffer<T>;
@@ -145,7 +145,7 @@ class BatchPruner {
     copy_kept_rows(context, selection_, source, target, rows);
   }
 
-  /// The rest of `prune`.
+  /// Ends what `begin_prune` began: the kept indices are known.
   void end_prune(Context& context) {
     if constexpr (SelectsAhead<Context>) {
       if (!tasks_.empty()) end_selection(context, selection_, kept_);

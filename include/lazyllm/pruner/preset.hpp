@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -165,7 +166,9 @@ void to_json(Json& json, const Preset& preset) {
     if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
       json[name] = to_text(member);
     } else if constexpr (std::is_same_v<Member, Index>) {
-      if (member != Selection::unlimited) json[name] = std::min(member, detail::most_tokens);
+      // Without it revival has no limit; protection has another default.
+      const bool is_default = name == std::string_view("max_revived") && member == Selection::unlimited;
+      if (!is_default) json[name] = std::min(member, detail::most_tokens);
     } else if (member) {
       json[name] = std::min(*member, detail::most_tokens);
     }

@@ -41,6 +41,9 @@ class TokenPruner {
     if (score_.last_queries < 1) {
       detail::fail("TokenPruner: last_queries ", score_.last_queries, " of a score is out of range, at least 1");
     }
+    if (const Index pooling = detail::pooling(score_); pooling < 1 || pooling % 2 == 0) {
+      detail::fail("TokenPruner: pooling ", pooling, " of a score is out of range: odd and at least 1");
+    }
   }
 
   const Policy& policy() const { return policy_; }  ///< how many tokens stay

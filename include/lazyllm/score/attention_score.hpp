@@ -53,7 +53,7 @@ constexpr void check_scorable() {
   }
 }
 
-/// Throws `invalid_argument` for heads, a scale or strides that cannot be, for a window of `rows` rows.
+/// Throws `invalid_argument` for heads, a scale or strides that cannot be, for queries of `rows` rows.
 template <class T, class Keys>
 void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
   const auto kv_heads = static_cast<Index>(keys.kv_heads);
@@ -92,8 +92,10 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan, s
     block.token_scores(context, plan, windows);
   } else if constexpr (ExposesQueriesAndKeys<Block>) {
     const auto queries = block.queries(plan);
+    const bool one_window = windows.size() == 1 && plan.sequences() == 1;
     for (const ScoreWindow& window : windows) {
-      detail::check_heads(queries, block.key_view(plan, window.sequence), window.rows);
+      constexpr Index several = 2;  // the rows of other windows or sequences are among the queries
+      detail::check_heads(queries, block.key_view(plan, window.sequence), one_window ? window.rows : several);
     }
     attention_scores(context, queries, std::ssize(windows), [&](Index i) {
       const ScoreWindow& window = windows[detail::to_size(i)];
@@ -117,7 +119,7 @@ struct AttentionScore {
   /// Over the query heads of each row. A head that looks for one thing counts as much as all others with `max`.
   Reduce over_heads = Reduce::mean;
   /// Score by the last `last_queries` positions of the sequence instead of the last one alone. Only tokens of this
-  /// step's prompt that are still active count. In a decode step that is the last token.
+  /// step's prompt that are still active count. In a decode step these are the new tokens: drafts score, too.
   Index last_queries = 1;
   Reduce over_rows = Reduce::mean;  ///< over the rows of the window
   /// Sum the scores of all layers that have run in this step. This ranks like the running mean: selection does not

@@ -52,9 +52,9 @@ struct AnyBlock {
 ///   same tokens.
 /// - Required: `last_queries`, how many of the sequence's last positions score, at least 1.
 /// - Optional: `over_heads` and `over_rows`, how the scores of the query heads and of the window's rows become one;
-///   without them, the mean. `over_layers`, whether the scores of all layers so far are summed. `pooling`: each key
-///   gets the highest score among the `pooling` keys around it. `check()` throws `invalid_argument` for options out of
-///   range.
+///   without them, the mean. `over_layers`, whether the scores of all layers so far are summed. `pooling`, odd: each
+///   key gets the highest score among the `pooling` keys around it. `check()` throws `invalid_argument` for options out
+///   of range.
 template <class S>
 concept TokenScore = std::copyable<S> &&
     requires(const S& score, detail::AnyContext& context, detail::AnyBlock& block, const LayerPlan& plan,

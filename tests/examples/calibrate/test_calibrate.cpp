@@ -98,9 +98,9 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
   CHECK(file["default"] == "1.2x");
   CHECK(file["presets"].size() == 2);
   for (const nlohmann::json& preset : file["presets"]) {
-    CHECK(revived_in_a_step(preset) == 4);
+    CHECK(revived_in_a_step(preset) == 3);
     CHECK(preset["first_revived"] == 32);
-    CHECK(preset["continuations"] == 4);
+    CHECK(preset["continuations"] == 2);
   }
 
   const Checkpoint checkpoint(program.toy().model);
@@ -236,7 +236,7 @@ TEST_CASE("calibrate: options are obeyed") {
   for (const nlohmann::json& preset : first["presets"]) {
     CHECK(preset["max_revived"] == 8);
     CHECK(preset["first_revived"] == 7);
-    CHECK(revived_in_a_step(preset) == 4);
+    CHECK(revived_in_a_step(preset) == 3);
     CHECK(preset["min_tokens"] == 256);  // longer than these prompts, which are pruned nevertheless
     CHECK(preset["measured"]["ideal_ttft_speedup"] > 1.1);
   }

@@ -158,7 +158,7 @@ TEST_CASE(
             CHECK(revived + reviving > rows - 1);  // one more at each would be too many
             CHECK(preset.max_revived == lazyllm::recommended_max_revived);
             CHECK(preset.first_revived == 32);
-            CHECK(preset.continuations == 4);
+            CHECK(preset.continuations == 2);
             const bool is_last = preset.revive_from == points.back().layers_run;
             const double few = points.size() < 3 ? 9 : 1;  // with one cut there is nothing to share
             return {1, 0, damage(preset, prompt) * few * (is_last == deepest ? 1 : 3)};

@@ -186,7 +186,8 @@ TEST_CASE("tokenizer.json: a hostile nesting or pattern is an error") {
   const TemporaryFolder folder;
   const auto tokenizer = open_tokenizer(folder.write("tokenizer.json", file.dump()));
   CHECK(streamed(*tokenizer, tokenizer->encode("xaab", false)) == "xaab");
-  CHECK_THROWS_WITH_AS(tokenizer->encode(std::string(60, 'a'), false), doctest::Contains("TIME_OUT"), tokenizer_error);
+  CHECK_THROWS_WITH_AS(tokenizer->encode(std::string(60, 'a'), false), doctest::Contains("regex time out"),
+                       tokenizer_error);
 }
 
 TEST_CASE("tokenizer.json: every truncation is an error") {

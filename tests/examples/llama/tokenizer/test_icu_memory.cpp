@@ -28,7 +28,7 @@ void check_each_failure(const Result& expected, const Action& action) {
       before_failure = -1;
     } catch (const tokenizer_error& error) {
       before_failure = -1;
-      CHECK(std::string(error.what()).find("U_REGEX_STACK_OVERFLOW") != std::string::npos);  // all that ICU says
+      CHECK(std::string(error.what()).find("regex stack overflow") != std::string::npos);  // all that ICU says
     }
   }
 }
