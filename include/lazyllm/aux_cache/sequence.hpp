@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -86,9 +85,8 @@ class Sequence {
   /// up to twice as many. The slots of a shared pool are reserved once, for all its sequences. Throws
   /// `invalid_argument` unless `tokens` is in the range of `Position`.
   void reserve(context_type& context, Index tokens) {
-    constexpr Index most = std::numeric_limits<Position>::max();
-    if (tokens < 0 || tokens > most) {
-      detail::fail("Sequence::reserve: ", tokens, " tokens is out of range 0 to ", most);
+    if (tokens < 0 || tokens > detail::most_tokens) {
+      detail::fail("Sequence::reserve: ", tokens, " tokens is out of range 0 to ", detail::most_tokens);
     }
     depth_.reserve(detail::to_size(tokens));
     undo_.reserve(detail::to_size(tokens));
@@ -146,7 +144,7 @@ class Sequence {
   void append_computed(Index tokens) {
     check_idle("Sequence::append_computed");
     check_finished("append_computed");
-    const Index max_tokens = std::numeric_limits<Position>::max() - length();
+    const Index max_tokens = detail::most_tokens - length();
     if (tokens < 0 || tokens > max_tokens) {
       detail::fail("Sequence::append_computed: ", tokens, " tokens is out of range 0 to ", max_tokens);
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <limits>
 #include <span>
 
 #include "lazyllm/engine/error.hpp"
@@ -47,14 +46,13 @@ class DensePlan {
 
  private:
   static void check(const Extent& extent) {
-    constexpr Index max_tokens = std::numeric_limits<Position>::max();
     const auto check = [](const char* what, Index value, Index max) {
       if (value < 0 || value > max) {
         detail::fail("DensePlan::start: ", what, " ", value, " is out of range 0 to ", max);
       }
     };
-    check("history", extent.history, max_tokens);
-    check("new_tokens", extent.new_tokens, max_tokens - extent.history);
+    check("history", extent.history, detail::most_tokens);
+    check("new_tokens", extent.new_tokens, detail::most_tokens - extent.history);
     check("outputs", extent.outputs, extent.new_tokens);
   }
 

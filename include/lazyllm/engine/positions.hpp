@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace lazyllm {
@@ -24,6 +25,9 @@ inline bool is_prefix(Positions positions) {
 }
 
 namespace detail {
+
+/// The most tokens of a sequence: positions end there.
+inline constexpr Index most_tokens = std::numeric_limits<Position>::max();
 
 /// An index as the standard library counts.
 template <class Number>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <concepts>
-#include <limits>
 #include <span>
 
 #include "lazyllm/engine/error.hpp"
@@ -47,7 +46,7 @@ void check_entries(std::span<const StepEntry<Sequence, Pruner>> entries) {
     if (sequence.layers() == 0) fail<logic_error>("Step::begin: entry ", s, " has a sequence that was moved");
     const bool goes_on = sequence.unfinished() && !entry.more;
     const Index min_tokens = goes_on ? 0 : 1;
-    const Index max_tokens = std::numeric_limits<Position>::max() - sequence.length();
+    const Index max_tokens = most_tokens - sequence.length();
     if (entry.new_tokens < min_tokens || entry.new_tokens > max_tokens) {
       fail("Step::begin: entry ", s, " has ", entry.new_tokens, " new tokens, out of range ", min_tokens, " to ",
            max_tokens);

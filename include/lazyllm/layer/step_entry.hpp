@@ -1,10 +1,10 @@
 #pragma once
 
-#include <limits>
 #include <span>
 
 #include "lazyllm/aux_cache/sequence.hpp"
 #include "lazyllm/engine/positions.hpp"
+#include "lazyllm/policy/selection.hpp"
 #include "lazyllm/pruner/token_pruner.hpp"
 
 namespace lazyllm {
@@ -13,7 +13,7 @@ namespace lazyllm {
 /// ended, or been aborted or destroyed. `Step::begin` checks what it can see.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 struct StepEntry {
-  static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_rows`
+  static constexpr Index unlimited = Selection::unlimited;  ///< no limit for `max_rows`
 
   Sequence* sequence = nullptr;  ///< in no other entry or running step
   /// The same type for all entries. Its score is taken over when the step begins; its policy is asked from then on. All

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -201,7 +200,7 @@ struct StepMember {
     if (!entry.more) {
       return ranks_or_drops(entry.pruner->selection(point(stage_tokens(), tokens, prompt_tokens)).kind);
     }
-    constexpr Index max = std::numeric_limits<Position>::max();  // how long the prompt will be is unknown
+    constexpr Index max = most_tokens;  // how long the prompt will be is unknown
     return ranks_or_drops(entry.pruner->kind(point(tokens, tokens, prompt_tokens))) ||
            ranks_or_drops(entry.pruner->kind(point(max, max, max)));
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,8 +42,6 @@ struct Preset {
 };
 
 namespace detail {
-
-inline constexpr Index most_tokens = std::numeric_limits<Position>::max();  // of a sequence
 
 /// Calls `visit(name, member)` for each member of a preset that a file has. Counts are at least 0.
 template <class AnyPreset, class Visit>
