@@ -249,11 +249,10 @@ void add_options(CLI::App& app, Options& options) {
   add_number(app, "--repeats", options.repeats, "turns of each item that is timed; the medians count", {.least = 1});
   add_path(app, "--json", options.json, "write settings, figures, bad lines and every item's result to this file")
       ->type_name("FILE");
-  add_path(
-      app, "--resume", options.resume,
-      "keep finished items in this file, and go on from what it holds (default: with --json FILE "
-      "FILE.partial.jsonl, removed at the end). It is refused where settings or files have changed; of files above "
-      "64 MiB samples are compared")
+  add_path(app, "--resume", options.resume,
+           "keep finished items in this file, and go on from what it holds (default: with --json FILE "
+           "FILE.partial.jsonl, removed at the end). The file is refused where settings or files have changed; of "
+           "files above 64 MiB samples are compared")
       ->type_name("FILE");
   app.footer(
       "With --chat the prompts of few-shot and code sets are left as they are, as in LongBench. "

@@ -34,7 +34,7 @@ struct NoRows {
   static void score(auto&, auto&, const LayerPlan&, auto, auto) {}
 };
 
-/// A score whose highest neighbours are those of no token in the middle.
+/// A score whose pooling may have no token in the middle.
 struct EvenPooling {
   Index last_queries = 1;
   Index pooling = 4;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <limits>
 #include <map>
 #include <new>
@@ -42,7 +43,7 @@ bool failed(UErrorCode status) {
 std::string reason(UErrorCode status) {
   std::string name = u_errorName(status);
   if (name.starts_with("U_")) name.erase(0, 2);
-  for (char& c : name) c = c == '_' ? ' ' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (char& c : name) c = c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name;
 }
 

@@ -29,8 +29,8 @@ struct StepEntry {
   Index outputs = 1;
   /// The most rows of the sequence in one layer. What is beyond waits for the next steps, which have no new tokens;
   /// results stay those of one step. Revived tokens count: a decode step, too, may have more rows than this, and then
-  /// returns none before a later step. Those do not count that come back where the policy answers `all` and more rows
-  /// wait. At least as many as score or are outputs: these run together.
+  /// returns none before a later step. While more rows wait, tokens that come back where the policy answers `all` are
+  /// not counted. At least as many as score or are outputs: these run together.
   Index max_rows = unlimited;
   /// Tokens that the new ones may continue with, the best first, for policies that revive some of them: what
   /// `Continuations::find` answers. The same in all steps of a decode step that `max_rows` has cut. The caller's

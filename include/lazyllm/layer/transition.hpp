@@ -58,9 +58,7 @@ class Transition {
     for (const Position key : keys) {
       drop_before(key);
       if (row < rows.size() && rows[row] == key) {
-        copied_rows_.push_back(part.first_row + static_cast<Index>(row++));
-        copied_targets_.push_back(next_.row_count());
-        next_.append_row(key);
+        go_on(part.first_row + static_cast<Index>(row++), key);
       } else if (may_revive && running.depth(key) == depth_) {
         revived_.push_back(key);
         revived_targets_.push_back(next_.row_count());
@@ -76,11 +74,7 @@ class Transition {
   /// Appends a sequence whose rows all go on, with the same keys.
   void keep(const SequencePlan& part, Index outputs) {
     next_.append_keys(part.keys);
-    for (Index row = part.first_row; const Position position : part.positions) {
-      copied_rows_.push_back(row++);
-      copied_targets_.push_back(next_.row_count());
-      next_.append_row(position);
-    }
+    for (Index row = part.first_row; const Position position : part.positions) go_on(row++, position);
     next_.finish_sequence(part.tokens, outputs);
   }
 
@@ -108,6 +102,13 @@ class Transition {
   }
 
  private:
+  /// Appends a row of the batch to the next one.
+  void go_on(Index row, Position position) {
+    copied_rows_.push_back(row);
+    copied_targets_.push_back(next_.row_count());
+    next_.append_row(position);
+  }
+
   /// A sequence's part of a list of all sequences.
   struct Part {
     std::size_t first = 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -158,14 +157,13 @@ void from_json(const Json& json, Preset& preset) {
 template <class Json>
 void to_json(Json& json, const Preset& preset) {
   json = Json::object();
-  detail::visit_members(preset, [&json](const char* name, const auto& member) {
+  detail::visit_members(preset, [&json, &preset](const char* name, const auto& member) {
     using Member = std::remove_cvref_t<decltype(member)>;
     if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
       json[name] = to_text(member);
     } else if constexpr (std::is_same_v<Member, Index>) {
-      // Without it revival has no limit; protection has another default.
-      const bool is_default = name == std::string_view("max_revived") && member == Selection::unlimited;
-      if (!is_default) json[name] = std::min(member, detail::most_tokens);
+      const bool absent = &member == &preset.max_revived && member == Selection::unlimited;
+      if (!absent) json[name] = std::min(member, detail::most_tokens);
     } else if (member) {
       json[name] = std::min(*member, detail::most_tokens);
     }

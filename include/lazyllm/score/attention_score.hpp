@@ -53,6 +53,8 @@ constexpr void check_scorable() {
   }
 }
 
+inline constexpr Index several = 2;  ///< the fewest rows, heads or positions that need a stride
+
 /// Throws `invalid_argument` for heads, a scale or strides that cannot be, for queries of `rows` rows.
 template <class T, class Keys>
 void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
@@ -71,7 +73,6 @@ void check_heads(const QueryRows<T>& queries, const Keys& keys, Index rows) {
   };
   check_stride("row_stride of the queries", queries.row_stride, rows);
   check_stride("head_stride of the queries", queries.head_stride, queries.heads);
-  constexpr Index several = 2;
   if constexpr (requires { keys.position_stride; }) check_stride("position_stride of K", keys.position_stride, several);
   if constexpr (requires { keys.head_stride; }) check_stride("head_stride of K", keys.head_stride, kv_heads);
   if constexpr (requires { keys.page_stride; }) {
@@ -93,9 +94,8 @@ void score_by_attention(Context& context, Block& block, const LayerPlan& plan, s
   } else if constexpr (ExposesQueriesAndKeys<Block>) {
     const auto queries = block.queries(plan);
     const bool one_window = windows.size() == 1 && plan.sequences() == 1;
-    for (const ScoreWindow& window : windows) {
-      constexpr Index several = 2;  // the rows of other windows or sequences are among the queries
-      detail::check_heads(queries, block.key_view(plan, window.sequence), one_window ? window.rows : several);
+    for (const ScoreWindow& window : windows) {  // rows of other windows and sequences are among the queries
+      detail::check_heads(queries, block.key_view(plan, window.sequence), one_window ? window.rows : detail::several);
     }
     attention_scores(context, queries, std::ssize(windows), [&](Index i) {
       const ScoreWindow& window = windows[detail::to_size(i)];
