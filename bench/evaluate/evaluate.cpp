@@ -27,7 +27,6 @@
 #include "examples/llama/program/counted.hpp"
 #include "examples/llama/program/fingerprint.hpp"
 #include "examples/llama/program/input_files.hpp"
-#include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/processes.hpp"
@@ -116,8 +115,7 @@ std::unique_ptr<AnyModel> load_compressor(const MethodOptions& method, const Mod
     fail("the compressor ", method.compressor, " has a context of ", longest,
          " tokens: --context must not be above it, and is ", context);
   }
-  return with_memory("the weights of the compressor", host_weight_bytes(checkpoint.config(), placement),
-                     [&] { return open_model(checkpoint.config(), weights_of(checkpoint), placement); });
+  return open_model(checkpoint.config(), weights_of(checkpoint), placement);
 }
 
 /// Evaluates the items one after the other. Those that fail become bad lines.
@@ -125,9 +123,7 @@ std::vector<ItemResult> evaluate_items(const Options& options, const MethodOptio
                                        const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                        const ChatTemplate* chat, Index context, Data& data, ResultLog* log) {
   const Placement& placement = options.model.placement;
-  const auto model = with_memory_for_weights(checkpoint.config(), placement, [&] {
-    return open_model(checkpoint.config(), weights_of(checkpoint), placement);
-  });
+  const auto model = open_model(checkpoint.config(), weights_of(checkpoint), placement);
   const auto compressor = load_compressor(method, model->config(), context, placement);
   Evaluator evaluator(method, *model, compressor ? *compressor : *model, tokenizer, context, chat);
   std::vector<ItemResult> results;

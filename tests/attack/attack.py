@@ -535,6 +535,9 @@ def outputs():
         for streams in ("2>/dev/full", "2>&-", "2> >(exec true)"):
             yield Case("outputs", f"{program} {streams}", program, PROGRAMS[program](), streams=streams, status=(0,), check=is_json("old.json"))
         yield Case("outputs", f"{program} --help >/dev/full", program, ["--help"], streams=">/dev/full", status=(1,))
+    for program in ("int8_loss", "serving_bench"):
+        yield Case("outputs", f"{program} --json over --data", program, PROGRAMS[program]("--json", "two.jsonl", "--data", "two.jsonl"),
+                   place="--data", status=(1,), check=holds("two.jsonl", TWO))
     # A bad line is reported where nobody can read it; the other one is answered.
     yield Case("outputs", "evaluate reports a bad line 2>/dev/full", "lazyllm-evaluate", evaluate("--data", "mixed.jsonl"),
                {"mixed.jsonl": json.dumps(LINE) + "\nno JSON\n"}, streams="2>/dev/full", status=(0,), check=is_json("old.json"))
@@ -556,6 +559,9 @@ def outputs():
     yield Case("outputs", "generate --json over --schedule @FILE", "lazyllm-generate",
                [*text, "--schedule", "@presets.json", "--json", "presets.json"], {"presets.json": presets}, place="--schedule",
                status=(1,), check=holds("presets.json", presets))
+    yield Case("outputs", "ttft_bench --json over --schedule @FILE", "ttft_bench",
+               bench("--schedule", "@presets.json", "--json", "presets.json"), {"presets.json": presets}, place="--schedule",
+               status=(1,), check=holds("presets.json", presets))
     questions = json.dumps({"qasper": "{context}"})
     yield Case("outputs", "evaluate --json over --prompts", "lazyllm-evaluate",
                evaluate("--prompts", "prompts.json", "--json", "prompts.json"), {"prompts.json": questions}, place="--prompts",
@@ -572,7 +578,7 @@ def outputs():
                    {"there": lambda path, link=link: os.symlink(link, path)}, place="there", status=(1,), check=holds("old.json", "old"))
     large = {**json.loads((SMALL / "config.json").read_text()), "max_position_embeddings": 1 << 30}
     yield Case("outputs", "more memory than there is", "lazyllm-generate",
-               generate("--model", "model", "--max-tokens", "500000000"), model(large), place=" bytes (", status=(1,))
+               generate("--model", "model", "--max-tokens", "500000000"), model(large), place="K/V of 1 x ", status=(1,))
 
 
 def mutations():

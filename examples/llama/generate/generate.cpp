@@ -26,7 +26,6 @@
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/cut_middle.hpp"
-#include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/processes.hpp"
@@ -158,19 +157,14 @@ void generate(const Options& options) {
   std::optional<OutputFile> json = open(options.json), trace = open(options.trace), logits = open(options.logits),
                             page = open(options.report);
 
-  const Placement& placement = options.model.placement;
-  const auto model =
-      with_memory_for_weights(config, placement, [&] { return open_model(config, weights_of(checkpoint), placement); });
+  const auto model = open_model(config, weights_of(checkpoint), options.model.placement);
   const Index capacity = std::ssize(prompt) + options.max_tokens;
-  const auto with_memory = [&](const auto& make_decoder) {
-    return with_memory_for_keys(config, placement.dtype, capacity, make_decoder);
-  };
-  const auto lazy = with_memory([&] { return model->lazy(capacity, pruner); });
+  const auto lazy = model->lazy(capacity, pruner);
   if (options.cuda_graphs) lazy->use_graphs();
   Run run;
   std::string comparison;
   if (options.compare) {
-    const auto dense = with_memory([&] { return model->dense(capacity); });
+    const auto dense = model->dense(capacity);
     Comparison found = compare(generator, *dense, *lazy, options.repeats, report);
     run = std::move(found.lazy);
     comparison = std::move(found.figures);

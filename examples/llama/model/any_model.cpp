@@ -28,10 +28,12 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
   std::ifstream meminfo("/proc/meminfo");
   check_weights_fit(config, placement, available_bytes(meminfo));
   const CpuExecution execution(threads, int8 ? WeightFormat::int8 : WeightFormat::as_type);
-  if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, execution, group);
-  if (dtype == "bf16")
-    return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, execution, group);
-  fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
+  return with_memory_for_weights(config, placement, [&]() -> std::unique_ptr<AnyModel> {
+    if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, execution, group);
+    if (dtype == "bf16")
+      return std::make_unique<ModelAdapter<Eigen::bfloat16, CpuDevice>>(config, weights, execution, group);
+    fail("--dtype ", dtype, " is not one of f32 and bf16, the types on the CPU");
+  });
 }
 
 }  // namespace llama

@@ -64,8 +64,8 @@ class AnyModel {
   /// than the model's context.
   virtual TokenLogProbabilities log_probabilities(Tokens tokens) const = 0;
 
-  /// Both throw `std::invalid_argument` for pages on the CPU or a wrong number of pruners, `lazyllm::cuda_error`
-  /// without device memory.
+  /// Both throw `std::invalid_argument` for pages on the CPU or a wrong number of pruners, `std::runtime_error` and
+  /// `lazyllm::cuda_error`, which name the K/V and their size, without memory or device memory for them.
   virtual std::unique_ptr<AnyDecoder> dense(const KvCacheSize& size) const = 0;
   /// `pruners` are one for each sequence.
   virtual std::unique_ptr<AnyDecoder> lazy(const KvCacheSize& size, std::vector<Pruner> pruners) const = 0;
@@ -78,7 +78,7 @@ class AnyModel {
 
 /// Loads a model. Throws `std::invalid_argument` if the device cannot compute with the type, or `cuda` is asked of
 /// a build without CUDA, `lazyllm::cuda_error` without a CUDA device or enough of its memory, `std::runtime_error`
-/// where Linux has less memory free than the weights need, and what `weights` throws.
+/// that names the weights and their size where memory ends or Linux has less free, and what `weights` throws.
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement);
 

@@ -3,7 +3,9 @@
 #include <array>
 #include <lazyllm/lazyllm.hpp>
 #include <memory>
+#include <new>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "examples/llama/kernels/cpu/pointwise.hpp"
 #include "examples/llama/kernels/cpu/rotary.hpp"
 #include "examples/llama/model/decoder.hpp"
+#include "examples/llama/model/host_memory.hpp"
 
 /// \file
 /// The host on the CPU: models and decoders without a second template argument are these.
@@ -113,9 +116,14 @@ struct CpuDevice {
     RotaryTable table_;
   };
 
+  /// Throws `std::runtime_error` with `what` the memory is for if there is not that much.
   template <class T>
-  static Array<T> array(Context&, Index count, const std::string&) {
-    return Array<T>(count);
+  static Array<T> array(Context&, Index count, const std::string& what) {
+    try {
+      return Array<T>(count);
+    } catch (const std::bad_alloc&) {
+      throw std::runtime_error(not_enough_memory(what, static_cast<double>(count) * sizeof(T)));
+    }
   }
 
   template <class T>

@@ -8,6 +8,21 @@
 
 namespace llama {
 
+namespace {
+constexpr double gibibyte = 1 << 30;
+}
+
+std::string not_enough_memory(std::string_view what, double bytes) {
+  constexpr double mebibyte = 1 << 20;
+  const bool little = bytes < gibibyte;
+  return fmt::format("not enough memory: {} need {:.1f} {}", what, bytes / (little ? mebibyte : gibibyte),
+                     little ? "MiB" : "GiB");
+}
+
+std::string weights_in_words(const Placement& placement) {
+  return fmt::format("the weights in {}", placement.int8 ? "int8" : placement.dtype);
+}
+
 double host_weight_bytes(const ModelConfig& config, const Placement& placement) {
   const double weights = static_cast<double>(config.layers) * layer_weights(config) +
                          static_cast<double>(config.vocab * config.hidden_size);
@@ -26,15 +41,14 @@ std::optional<double> available_bytes(std::istream& meminfo) {
 }
 
 void check_weights_fit(const ModelConfig& config, const Placement& placement, std::optional<double> available) {
-  constexpr double gibibyte = 1 << 30;
   const double needed = host_weight_bytes(config, placement);
   if (!available || needed <= *available) return;
   const auto advice = placement.int8             ? ""
                       : placement.dtype == "f32" ? "; --dtype bf16 or --weights int8 need less"
                                                  : "; --weights int8 needs less";
-  throw std::runtime_error(fmt::format("not enough memory: the weights in {} need {:.1f} GiB, {:.1f} GiB are free{}",
-                                       placement.int8 ? "int8" : placement.dtype, needed / gibibyte,
-                                       *available / gibibyte, advice));
+  throw std::runtime_error(fmt::format("{}, {:.1f} GiB are free{}",
+                                       not_enough_memory(weights_in_words(placement), needed), *available / gibibyte,
+                                       advice));
 }
 
 }  // namespace llama

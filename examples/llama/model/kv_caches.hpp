@@ -34,7 +34,8 @@ class KvCaches {
  public:
   using Context = typename Device::Context;
 
-  /// Throws `std::invalid_argument` for pages on a device that has none, `lazyllm::cuda_error` without device memory.
+  /// Throws `std::invalid_argument` for pages on a device that has none, and what `Device::array` throws without
+  /// memory.
   KvCaches(Context& context, const ModelConfig& config, const KvCacheSize& size) : kv_heads_(config.kv_heads) {
     const bool paged = size.page_size > 0;
     if (paged && !Device::has_pages) fail("K/V pages of ", size.page_size, " tokens: on the CPU there are no pages");

@@ -22,7 +22,6 @@
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/interleaved.hpp"
-#include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/progress.hpp"
@@ -144,9 +143,7 @@ void measure(const Options& options) {
   const KvCacheSize size(options.capacity(), options.slots);
   const PruningOptions pruning = resolved(options.pruning, config.layers, widths_of(config));
   const auto pruner = make_pruner(pruning, config.layers);
-  const auto [dense, lazy] =
-      with_memory_for_keys(config, options.model.placement.dtype, 2 * options.slots * options.capacity(),
-                           [&] { return std::pair(model->dense(size), model->lazy(size, pruner)); });
+  const auto dense = model->dense(size), lazy = model->lazy(size, pruner);
   double prompt_tokens = 0;
   for (const Conversation& conversation : conversations) {
     prompt_tokens += static_cast<double>(conversation.prompts[0].size());

@@ -17,11 +17,11 @@
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/kernels/cpu/isa.hpp"
 #include "examples/llama/model/cpu.hpp"
+#include "examples/llama/model/host_memory.hpp"
 #include "examples/llama/program/brief_spinning.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
 #include "examples/llama/program/interleaved.hpp"
-#include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/pruning_options.hpp"
 #include "examples/llama/program/timing.hpp"
@@ -251,11 +251,10 @@ nlohmann::ordered_json run(const Options& options, [[maybe_unused]] const Save& 
   if (options.device == "cpu") {
     check_for_cpu(options);
     const ModelConfig config = shape_named(options.shape);
-    const Index tokens = 2 * options.prompts.front();  // and no more are generated
     const Placement placement{.dtype = options.dtype, .int8 = options.int8};
-    const double bytes = host_weight_bytes(config, placement) + 4 * kv_bytes(config, options.dtype, tokens);
-    return with_memory("the weights and the K/V of four decoders", bytes,
-                       [&] { return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options); });
+    return with_memory_for_weights(config, placement, [&] {
+      return options.dtype == "f32" ? run<float>(options) : run<Eigen::bfloat16>(options);
+    });
   }
 #ifdef LLAMA_HAS_CUDA
   if (options.int8) fail("--weights int8: only the CPU has it");

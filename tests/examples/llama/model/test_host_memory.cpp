@@ -2,10 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <new>
 #include <sstream>
 #include <string>
 
 #include "examples/llama/model/any_model.hpp"
+#include "examples/llama/model/cpu.hpp"
 
 namespace llama {
 namespace {
@@ -75,6 +77,20 @@ TEST_CASE("a model larger than any memory is refused before a weight is read") {
   };
   CHECK_THROWS_WITH(open_model(huge, source, {}), doctest::Contains("not enough memory: the weights in f32 need "));
   CHECK_FALSE(read);
+}
+
+TEST_CASE("where memory ends, the error names the weights or the K/V") {
+  const WeightSource source = [](const std::string&, const std::vector<Index>&) -> Tensor { throw std::bad_alloc(); };
+  for (const auto& [placement, message] :
+       {std::pair(Placement{.dtype = "f32"}, "the weights in f32 need 64.0 MiB"),
+        {Placement{.dtype = "bf16"}, "the weights in bf16 need 32.0 MiB"},
+        {Placement{.dtype = "bf16", .int8 = true}, "the weights in int8 need 16.0 MiB"}}) {
+    CHECK_THROWS_WITH(open_model(config(), source, placement), doctest::Contains(message));
+  }
+  lazyllm::cpu::Context context(1);
+  const auto keys_and_values = [&](const KvCacheSize& size) { KvCaches<float, CpuDevice>(context, config(), size); };
+  CHECK_THROWS_WITH(keys_and_values({Index{1} << 40, 2}),
+                    "not enough memory: K/V of 2 x 1099511627776 tokens need 16777216.0 GiB");
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include "examples/llama/files/output_file.hpp"
 #include "examples/llama/program/command_line.hpp"
 #include "examples/llama/program/console.hpp"
-#include "examples/llama/program/memory.hpp"
 #include "tests/examples/llama/files.hpp"
 
 using namespace llama;
@@ -227,24 +226,6 @@ TEST_CASE("program: where memory ends, the message says for what") {
   for (const Outcome& early : {in_help, in_option}) {
     CHECK(early.status == 1);
     CHECK(early.err == "program: not enough memory for what the options and files ask for\n");
-  }
-  ModelConfig config;
-  config.layers = 2;
-  config.kv_heads = 3;
-  config.head_dim = 8;
-  const auto allocate = []() -> int { throw std::bad_alloc(); };
-  CHECK_THROWS_WITH(with_memory_for_keys(config, "bf16", 1 << 20, allocate),
-                    "not enough memory for the K/V of 1048576 tokens: 201326592 bytes (0.2 GiB)");
-  config.heads = 3;
-  config.hidden_size = 24;
-  config.intermediate_size = 10;
-  config.vocab = 5;
-  const int weights = 2 * (4 * 24 * 24 + 3 * 240) + 5 * 24;
-  for (const auto& [placement, bytes] : {std::pair(Placement{.dtype = "f32"}, 4 * weights),
-                                         {Placement{.dtype = "bf16"}, 2 * weights},
-                                         {Placement{.dtype = "bf16", .int8 = true}, weights}}) {
-    CHECK_THROWS_WITH(with_memory_for_weights(config, placement, allocate),
-                      doctest::Contains(("weights: " + std::to_string(bytes) + " bytes").c_str()));
   }
 }
 
