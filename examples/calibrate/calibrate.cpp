@@ -28,7 +28,6 @@
 #include "examples/llama/program/cut_middle.hpp"
 #include "examples/llama/program/fingerprint.hpp"
 #include "examples/llama/program/interleaved.hpp"
-#include "examples/llama/program/memory.hpp"
 #include "examples/llama/program/model_files.hpp"
 #include "examples/llama/program/model_options.hpp"
 #include "examples/llama/program/progress.hpp"
@@ -178,15 +177,12 @@ class Calibration {
         problem_(search_problem(options, checkpoint.config(), prompts)),
         out_(options.out),
         log_(options.log(), options.resume),
-        model_(with_memory_for_weights(
-            checkpoint.config(), options.model.placement,
-            [&] { return open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement); })),
+        model_(open_model(checkpoint.config(), weights_of(checkpoint), options.model.placement)),
         capacity_(options.tokens) {
     const Index more = follow_up.empty() ? options.tokens : 2 * options.tokens + std::ssize(follow_up);
     for (const EncodedPrompt& prompt : prompts) capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + more);
     const std::vector<TokenId> stop = stop_tokens(model_->config(), &tokenizer);
-    const auto dense = with_memory_for_keys(model_->config(), options.model.placement.dtype, capacity_,
-                                            [&] { return model_->dense(capacity_); });
+    const auto dense = model_->dense(capacity_);
     ProgressBar progress(std::ssize(prompts));
     std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
@@ -199,7 +195,8 @@ class Calibration {
     log_.start(settings(), std::ssize(references_), model_->config().layers);
     const Index most = (given_ ? 1 : options_.runs) * problem_.prompts;
     const Index held_out = std::ssize(references_) - problem_.prompts;
-    ProgressBar progress(most + (given_ ? 1 : std::ssize(options_.speedups)) * held_out);
+    const Index found_presets = given_ ? 1 : std::ssize(options_.speedups);
+    ProgressBar progress(most + found_presets * (held_out + timed_prompts()));
     std::vector<NamedPreset> presets;
     for (Candidate& found : given_ ? measured(progress) : search(progress, most)) {
       const std::string name =
@@ -208,7 +205,7 @@ class Calibration {
       for (Index prompt = problem_.prompts; prompt < std::ssize(references_); ++prompt) {
         outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
       }
-      const double ttft = ttft_speedup(found.preset);
+      const double ttft = ttft_speedup(found.preset, progress, "timed, " + name);
       found.preset.min_tokens = min_tokens_;
       presets.push_back({name, std::move(found), summarize(outcomes), ttft});
     }
@@ -283,11 +280,13 @@ class Calibration {
     return llama::search(problem_, options_.speedups, most);
   }
 
+  Index timed_prompts() const { return std::min<Index>(3, std::ssize(references_)); }
+
   /// Of dense and pruned prefills in turn: medians of each prompt, of a few prompts.
-  double ttft_speedup(const lazyllm::Preset& preset) const {
+  double ttft_speedup(const lazyllm::Preset& preset, ProgressBar& progress, const std::string& label) const {
     if (preset.schedule.points().empty()) return 1;
     constexpr Index repeats = 3;
-    const Index prompts = std::min<Index>(3, std::ssize(references_));
+    const Index prompts = timed_prompts();
     const std::unique_ptr<AnyDecoder> dense = model_->dense(capacity_);
     const std::unique_ptr<AnyDecoder> lazy = model_->lazy(capacity_, make_pruner(preset));
     double dense_ms = 0;
@@ -304,6 +303,7 @@ class Calibration {
           repeats, [&] { return prefill_ms(*dense); }, [&] { return prefill_ms(*lazy); });
       dense_ms += median(dense_times);
       lazy_ms += median(lazy_times);
+      progress.advance(false, label);
     }
     return dense_ms / lazy_ms;
   }

@@ -160,6 +160,7 @@ TEST_CASE("calibrate: a terminal shows what is tried, the best so far and the ti
   CHECK(std::regex_search(result.out, std::regex("ETA [0-9hms?]+  search, best at 1\\.[0-9]+x: KL " + number +
                                                  ", top-1 " + number + " % by " + preset + ", now " + preset)));
   CHECK(std::regex_search(result.out, std::regex("held out, 1.5x, best at .*, now " + preset)));
+  CHECK(std::regex_search(result.out, std::regex("ETA [0-9hms?]+  timed, 1.5x")));
   CHECK(result.out.find("\r\033[K\033[?7l[") != std::string::npos);  // written over, and never a second row
 }
 
