@@ -27,13 +27,15 @@ sources=(include examples bench cmake CMakeLists.txt CMakePresets.json)
 commit=$(bash bench/commit.sh "${sources[@]}")
 
 machine=$(bash bench/machine.sh)
-# Tables of processors with other instruction sets have places of their own.
+# Tables of processors with other instruction sets have places of their own. Their programs run with all of these, and
+# with less where that is less.
 case $machine in
-  *amx_bf16*) section=-amx ;;
-  *avx512_bf16*) section= ;;
-  *avx512f*) section=-avx512 ;;
-  *) section=-avx2 ;;
+  *amx_bf16*) section=-amx isas=(ALL AVX512_CORE AVX2) ;;
+  *avx512_bf16*) section='' isas=(ALL AVX512_CORE AVX2) ;;
+  *avx512f*) section=-avx512 isas=(ALL AVX2) ;;
+  *) section=-avx2 isas=(ALL) ;;
 esac
+has_isa() { [[ " ${isas[*]} " == *" $1 "* ]]; }
 for kind in "$@"; do
   for mark in "<!-- $kind$section begin -->" "<!-- $kind$section end -->"; do
     grep -qF "$mark" docs/benchmarks.md || { echo "run.sh: docs/benchmarks.md needs a line '$mark' for $machine" >&2; exit 1; }
@@ -127,9 +129,10 @@ run_overhead() {
 
 run_attention() {
   echo "== Attention =="
-  local case allowed dtype keys turns options files=() cases=()
-  for allowed in ALL AVX512_CORE AVX2; do cases+=("$allowed f32 1000,2000,4000,16000 3"); done
-  for allowed in AVX512_CORE AVX2; do
+  local case allowed dtype keys turns options files=() cases=() without_bf16=("${isas[@]}")
+  if [[ $machine == *bf16* ]]; then without_bf16=("${isas[@]:1}"); fi
+  for allowed in "${isas[@]}"; do cases+=("$allowed f32 1000,2000,4000,16000 3"); done
+  for allowed in "${without_bf16[@]}"; do
     cases+=("$allowed bf16 1000,2000,4000,16000 1" "$allowed f32 4000 1 --rows 512" "$allowed f32 4000 1 --kept 50"
       "$allowed f32 4000 1 --rows 512 --scattered --kept 50")
   done
@@ -155,6 +158,7 @@ kernels() {
   shift 2
   for case in "$@"; do
     read -r allowed type <<<"$case"
+    has_isa "$allowed" || continue
     measure "$results/$kind-${case// /-}.json" --benchmark_out= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/kernels_bench" \
       --benchmark_out_format=json --benchmark_filter="$benchmark<$type>"
   done
@@ -308,6 +312,7 @@ answers() {
     read -r model options <<<"$case"
     allowed=ALL
     [[ $options == --* ]] || read -r allowed options <<<"$options"
+    has_isa "$allowed" || continue
     [[ $options == *--context* ]] || options+=" --context 4096"
     # shellcheck disable=SC2086
     measure "$results/$kind-${case//[ :,\/@#]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/lazyllm-generate" \

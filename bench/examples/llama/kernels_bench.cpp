@@ -297,7 +297,7 @@ void few_rows_layers(benchmark::internal::Benchmark* bench) {
                                 {896, 9728},
                                 {4864, 896},
                                 {896, 151936}}) {
-    for (const Index rows : {1, 2, 4, 9, 16, 32}) bench->Args({rows, in, out});
+    for (const Index rows : {1, 2, 4, 6, 9, 16, 32, 64}) bench->Args({rows, in, out});
   }
   bench->UseManualTime()->MinTime(0.2)->ArgNames({"rows", "in", "out"});
 }

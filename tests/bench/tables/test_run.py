@@ -152,6 +152,19 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
             self.assertIn(f"ISA: {isa};", self.document())
         self.assertTrue(self.calls())
 
+    def test_what_a_processor_has_is_measured_once(self):
+        for kind, isa, section, limits, count in (
+                ("attention", "avx2", "-avx2", {"ALL"}, 9), ("short", "avx2", "-avx2", {"ALL"}, 10),
+                ("attention", "avx2 avx512f", "-avx512", {"ALL", "AVX2"}, 14)):
+            self.write("docs/benchmarks.md", f"<!-- {kind}{section} begin -->\n<!-- {kind}{section} end -->\n")
+            before = len(self.calls())
+            done = self.run_script(kind, ISA=isa, THREADS=str(len(limits)), LAZYLLM_TEST_DATA="none")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            calls = self.calls()[before:]
+            self.assertEqual(len(set(calls)), count)
+            self.assertEqual(len(calls), count)
+            self.assertEqual({call.split("ISA=")[1] for call in calls}, limits)
+
     def test_what_was_measured_with_other_settings_is_measured_again(self):
         self.assertEqual(self.run_script("busy", TOKENS="4").returncode, 0)
         count = len(self.calls())
