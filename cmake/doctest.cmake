@@ -1,9 +1,5 @@
 find_package(doctest REQUIRED)
 
-# -O1 compiles in two thirds of the time of -O3. With it GCC bug 105593 gives one more false warning.
-add_library(lazyllm_test_options INTERFACE)
-target_compile_options(lazyllm_test_options INTERFACE $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>)
-
 # doctest's main function, compiled once for all programs.
 add_library(lazyllm_test_main OBJECT ${PROJECT_SOURCE_DIR}/tests/main.cpp)
 target_link_libraries(lazyllm_test_main PRIVATE lazyllm_options doctest::doctest)
@@ -20,7 +16,7 @@ function(lazyllm_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OPTIMISED" "" "SOURCES;LIBRARIES")
   add_executable(${name} ${arg_SOURCES} $<TARGET_OBJECTS:lazyllm_test_main> $<TARGET_OBJECTS:lazyllm_source_folder>)
   target_link_libraries(${name} PRIVATE lazyllm_options doctest::doctest ${arg_LIBRARIES}
-                                        $<$<NOT:$<BOOL:${arg_OPTIMISED}>>:lazyllm_test_options>)
+                                        $<$<NOT:$<BOOL:${arg_OPTIMISED}>>:lazyllm_quick_to_compile>)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: all")
@@ -32,7 +28,7 @@ find_package(CUDAToolkit QUIET)
 if(CUDAToolkit_FOUND AND OpenMP_CXX_FOUND)
   list(GET CUDAToolkit_INCLUDE_DIRS 0 toolkit)
   add_library(lazyllm_emulated_cuda INTERFACE)
-  target_link_libraries(lazyllm_emulated_cuda INTERFACE lazyllm_options lazyllm_test_options)
+  target_link_libraries(lazyllm_emulated_cuda INTERFACE lazyllm_options lazyllm_quick_to_compile)
   target_include_directories(lazyllm_emulated_cuda INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   target_include_directories(lazyllm_emulated_cuda SYSTEM INTERFACE ${toolkit} ${toolkit}/cccl)
   target_compile_definitions(lazyllm_emulated_cuda INTERFACE THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_OMP)
