@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <thread>
 #include <vector>
 
@@ -55,6 +56,20 @@ TEST_CASE("a worker does one range at a time") {
     --own;
   });
   CHECK(most == 1);
+}
+
+/// Of all threads of this process.
+double processor_ms() { return 1000.0 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+TEST_CASE("who waits for long leaves the processor to others") {
+  constexpr std::chrono::milliseconds little(20), long_time(300);
+  const auto sleep = [&](Index part, Index, int) { std::this_thread::sleep_for(part == 0 ? little : long_time); };
+  double before = processor_ms();
+  share_parts(3, 2, 1, sleep);  // a caller without work and a helper without work wait for the other part
+  CHECK(processor_ms() - before < 100);
+  before = processor_ms();
+  std::this_thread::sleep_for(long_time);  // helpers wait for the next call
+  CHECK(processor_ms() - before < 100);
 }
 
 TEST_CASE("several threads work, and callers at the same time do not disturb each other") {
