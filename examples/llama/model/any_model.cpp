@@ -14,8 +14,10 @@ namespace llama {
 
 std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSource& weights,
                                      const Placement& placement) {
-  const auto& [device, dtype, threads, int8, group] = placement;
-  if (device == "cuda") {
+  const std::string& dtype = placement.dtype;
+  const std::shared_ptr<RankGroup>& group = placement.group;
+  const bool int8 = placement.int8;
+  if (placement.device == "cuda") {
     if (int8) fail("--weights int8: on a CUDA device there are none; allowed is dtype");
     if (group) fail("--device cuda: ranks run on the CPU only");
 #ifdef LLAMA_HAS_CUDA
@@ -24,10 +26,10 @@ std::unique_ptr<AnyModel> open_model(const ModelConfig& config, const WeightSour
     fail("--device cuda: this build has no CUDA; configure one with cmake --preset cuda or -DLAZYLLM_CUDA=ON");
 #endif
   }
-  if (device != "cpu") fail("--device ", device, " is not one of cpu and cuda");
+  if (placement.device != "cpu") fail("--device ", placement.device, " is not one of cpu and cuda");
   std::ifstream meminfo("/proc/meminfo");
   check_weights_fit(config, placement, available_bytes(meminfo));
-  const CpuExecution execution(threads, int8 ? WeightFormat::int8 : WeightFormat::as_type);
+  const CpuExecution execution(placement.threads, int8 ? WeightFormat::int8 : WeightFormat::as_type);
   return with_memory_for_weights(config, placement, [&]() -> std::unique_ptr<AnyModel> {
     if (dtype == "f32") return std::make_unique<ModelAdapter<float, CpuDevice>>(config, weights, execution, group);
     if (dtype == "bf16")
