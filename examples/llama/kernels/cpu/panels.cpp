@@ -303,8 +303,7 @@ template <class Products>
 void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
                Index count, void* sums) {
   constexpr Index most = 6, line = 64;
-  constexpr Index few =
-      Products::parts == 1 ? 6 : 4;  // measured on a Zen 3; more rows of two parts wait for the processor
+  constexpr Index few = Products::parts == 1 ? 6 : 4;  // measured: a second pass takes the parts anew
   const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
   auto* to = static_cast<typename Products::Sum*>(sums);
   const Index passes = rows > 3 && rows <= few ? 2 : (rows + most - 1) / most;
