@@ -8,7 +8,6 @@ fixtures/pretrained_ids.json has hashes of token ids; fixtures/pretrained has so
 import argparse
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 import tempfile
@@ -16,11 +15,10 @@ import tempfile
 import naive_lazyllm
 import numpy as np
 import torch
+from make_pretrained_reference import CACHE, TOKENIZERS
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lazyllm"
-TOKENIZERS = CACHE / "reference" / "tokenizers"
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 STEPS = FIXTURES / "pretrained"
 PRESETS = pathlib.Path(__file__).parents[2] / "examples" / "models" / "presets" / "smollm2.json"

