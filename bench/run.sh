@@ -147,8 +147,9 @@ run_attention() {
     measure "$results/attention-${case//[ ,]/-}.json" --json= env ONEDNN_MAX_CPU_ISA="$allowed" "$bin/attention_bench" \
       --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns" $options
   done
-  write attention "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --keys KEYS --rows ROWS --scattered --kept PERCENT --threads $threads \
---repeats TURNS"
+  write attention "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --keys KEYS --rows ROWS --scattered --kept PERCENT \
+--heads HEADS --group GROUP --head-dim WIDTH \
+--threads $threads --repeats TURNS"
 }
 
 # kernels KIND BENCHMARK CASE…: measures the benchmark of kernels_bench with what oneDNN may use, and with it the host, and
@@ -380,8 +381,8 @@ run_busy() {
     measure "$results/busy-${case//[ :,\/@#]/-}-quiet.json" --json= "${run[@]}"
     measure "$results/busy-${case//[ :,\/@#]/-}-busy.json" --json= beside_busy "${run[@]}"
   done
-  write busy "lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]/#*\//}
-yes >/dev/null & lazyllm-generate --model MODEL --schedule SCHEDULE ${fixed[*]/#*\//}"
+  write busy "lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS ${fixed[*]/#*\//}
+yes >/dev/null & lazyllm-generate --model MODEL --schedule SCHEDULE --weights WEIGHTS ${fixed[*]/#*\//}"
 }
 
 for kind in "$@"; do "run_$kind"; done

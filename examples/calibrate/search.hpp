@@ -54,7 +54,7 @@ struct SharedMembers {
   Index max_revived = lazyllm::recommended_max_revived;
   std::optional<Index> decode_revived = {};
   /// Where `decode_revived` is absent: the new token and the tokens that a decode step revives, which the pruning
-  /// layers share. The host's kernels multiply up to 6 rows in one pass: two are left for continuations.
+  /// layers share. The host's kernels for AVX-512 multiply up to 6 rows in one pass: two are left for continuations.
   Index decode_rows = 4;
   std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
   std::optional<Index> continuations = 2;   ///< most of what more of them would give

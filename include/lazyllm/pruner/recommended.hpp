@@ -103,8 +103,8 @@ inline Preset recommended(Index layers, double speedup, const LayerWidths& width
           .protect_first = 4,
           .protect_last = 32,
           .max_revived = recommended_max_revived,
-          // From 2x on 6 rows at most, the new token's among them: they hardly take longer than one.
-          // At 1.5x fewer than 4 and 4 lost on one of two models (docs/quality.md).
+          // From 2x on 6 rows at most, the new token's among them: kernels that wait for the weights have them almost
+          // for free. At 1.5x fewer than 4 and 4 lost on one of two models (docs/quality.md).
           .decode_revived = mild ? 4 : 3,
           // The step that misses most, once an answer.
           .first_revived = mild ? std::nullopt : std::optional<Index>(32),
