@@ -175,6 +175,14 @@ TEST_CASE("cuda: rows stay on the stream that they began on") {
   const detail::SavedSequence saved{.layers = 2, .depths = {1, 2, 1}};
   CHECK_THROWS_AS(detail::save_sequence(other, aux, saved), invalid_argument);
   CHECK_NOTHROW(detail::save_sequence(context, aux, saved));
+  // A step refuses the sequence before any layer runs.
+  Sequence<AuxCache<cuda::OwnStorage<float>>> sequence(2, 3);
+  sequence.reserve(context, 4);
+  const TokenPruner<KeepAll> pruner{KeepAll()};
+  Step<decltype(sequence), TokenPruner<KeepAll>> step;
+  CHECK_THROWS_AS(step.begin(other, sequence, pruner, 2), invalid_argument);
+  CHECK(sequence.length() == 0);
+  CHECK_NOTHROW(step.begin(context, sequence, pruner, 2));
 }
 
 TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") {

@@ -154,6 +154,30 @@ TEST_CASE("row budget: no layer runs more rows of the prompt than it allows") {
   }
 }
 
+TEST_CASE("row budget: what is beyond it runs while more of the prompt is to come") {
+  Tiny engine;
+  const std::vector<Index> prompt = some_tokens(1, 17);
+  for (const Case& one : cases) {
+    CAPTURE(one.name);
+    const Tiny::Pruner pruner(one.policy, one.score);
+    Whole whole(engine, pruner);
+    whole.turn(prompt);
+    Tiny::Request request = engine.request();
+    std::vector<Tiny::Result> result;
+    engine.run({{&request, &pruner, {prompt.begin(), prompt.begin() + 12}, /*more=*/true, 1, /*max_rows=*/5}}, result);
+    const auto waiting = [&] { return std::ranges::count(request.depths(), 0); };
+    for (const Index left : {12 - 2 * 5, 1}) {  // in the end those wait that may score
+      engine.run({{&request, &pruner, {}, /*more=*/true, 1, 5}}, result);
+      CHECK(waiting() == std::max(left, one.score.last_queries));
+    }
+    CHECK(request.sequence.unfinished());
+    Tiny::Turn rest{&request, &pruner, {prompt.begin() + 12, prompt.end()}, /*more=*/false, 1, 5};
+    for (; rest.tokens.size() == 5 || request.sequence.unfinished(); rest.tokens.clear()) engine.run({rest}, result);
+    CHECK(result.front() == whole.results.front());
+    check_equal(request, whole.request);
+  }
+}
+
 TEST_CASE("row budget: it holds where a chunk has waited although its prompt is not pruned there in the end") {
   ScriptedEngine<> engine(5);
   const ScriptedEngine<>::Pruner pruner([](const PrunePoint& point) {
@@ -377,7 +401,10 @@ TEST_CASE("row budget: a prompt whose rows wait takes no new tokens") {
     ++waiting;
     CHECK(refused(1, false).starts_with(
         "lazyllm: Step::begin: entry 0 has 1 new tokens, out of range 0 to 0: rows of its prompt wait for layer "));
-    CHECK(refused(2, true).find("entry 0 has 2 new tokens, out of range 0 to 0") != std::string::npos);
+    for (const Index new_tokens : {0, 2}) {
+      CHECK(refused(new_tokens, true)
+                .starts_with("lazyllm: Step::begin: entry 0 has more to come, but rows of its prompt wait for layer "));
+    }
     CHECK(sequence.length() == 12);
   }
   CHECK(waiting > 2);

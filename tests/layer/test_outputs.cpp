@@ -113,6 +113,8 @@ TEST_CASE("outputs: of a batch they stand one after the other, in order of posit
   CHECK(std::vector<Index>(output.indptr.begin(), output.indptr.end()) == std::vector<Index>{0, 3, 3, 5});
   CHECK(output.rows.rows == 5);
   CHECK(output.of(1).rows == 0);
+  CHECK(output.of(1).data == nullptr);  // not the next entry's row
+  CHECK(output.of(1).width == output.rows.width);
   for (Index i = 0; i < 3; ++i) CHECK(engine.model.logits(output.of(0).row(i)) == all[static_cast<std::size_t>(9 + i)]);
   for (Index i = 0; i < 2; ++i) {
     CHECK(engine.model.logits(output.of(2).row(i)) == all[static_cast<std::size_t>(10 + i)]);

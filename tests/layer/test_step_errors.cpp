@@ -100,6 +100,34 @@ TEST_CASE("step: begin refuses bad entries and changes nothing") {
   CHECK(test.engine.script->rows_right);
 }
 
+TEST_CASE("step: an entry that does not fit is named, and the others can begin without it") {
+  Fixture test;
+  const Engine::Pruner window(KeepAll(), AttentionScore{.last_queries = 3});
+  Engine::Sequence other = ScriptedEngine<>(4).sequence();
+  const std::vector<Position> beyond{7};
+  const Engine::Entry good{&test.b, &test.pruner, 1};
+  for (const Engine::Entry& bad : Entries{{nullptr, &test.pruner, 1},
+                                          {&test.a, nullptr, 1},
+                                          {&other, &test.pruner, 1},
+                                          {&test.a, &test.pruner, 0},
+                                          {.sequence = &test.a, .pruner = &test.pruner, .outputs = 2},
+                                          {.sequence = &test.a, .pruner = &test.pruner, .max_rows = 0},
+                                          {.sequence = &test.a, .pruner = &test.pruner, .continuations = beyond}}) {
+    Entries entries{good, bad};
+    Index named = -1;
+    try {
+      test.engine.step.begin(test.engine.context, entries);
+    } catch (const entry_error& error) {
+      named = error.entry();
+    }
+    CHECK(named == 1);
+    test.check_unchanged();
+    entries.erase(entries.begin() + named);
+    CHECK_NOTHROW(test.engine.step.begin(test.engine.context, entries));
+    test.engine.step.abort();
+  }
+}
+
 TEST_CASE("step: a sequence of another running step is refused and stays in that step") {
   Fixture test;
   const Entries in_step{{&test.a, &test.pruner, 2}};
@@ -238,8 +266,9 @@ TEST_CASE_TEMPLATE("step: a score of more rows than the block keeps queries of i
     std::string refusal;
     try {
       test.engine.step.advance(test.engine.context, block);
-    } catch (const invalid_argument& error) {
+    } catch (const entry_error& error) {
       refusal = error.what();
+      CHECK(error.entry() == 1);
     }
     CHECK(refusal == message);
     test.engine.step.abort();

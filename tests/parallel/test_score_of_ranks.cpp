@@ -3,6 +3,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lazyllm/lazyllm.hpp"
@@ -76,6 +77,24 @@ TEST_CASE("scores of ranks: without a collective the ranks keep different tokens
   const Case wanted{"2:0.5,4:0.5", "last"};
   SplitEngine left(nullptr, 0, 3), right(nullptr, 3, 3);
   CHECK(run_case(left, wanted) != run_case(right, wanted));
+}
+
+TEST_CASE("scores of ranks: sequences of one step with different ranks are refused") {
+  ThreadRanks threads(1);
+  threads.run([&](Index rank) {
+    Ranks ranks(rank, 1, threads.all_reduce(rank));
+    SplitEngine engine(&ranks);
+    const SplitEngine::Pruner split = engine.pruner(parse_policy("2:0.5", SplitEngine::layers), {});
+    const SplitEngine::Pruner alone(split.policy(), {split.score(), nullptr});
+    auto first = SplitEngine::sequence(), second = SplitEngine::sequence();
+    for (const auto& [one, other] : {std::pair(&split, &alone), std::pair(&alone, &split)}) {
+      const SplitEngine::Step::Entry entries[] = {{&first, one, 30}, {&second, other, 30}};
+      CHECK_THROWS_WITH_AS(engine.run(entries), "lazyllm: ScoreOfRanks: the sequences of one step have different ranks",
+                           invalid_argument);
+      CHECK(first.length() == 0);
+      CHECK(second.length() == 0);
+    }
+  });
 }
 
 TEST_CASE("scores of ranks: a rank without a share is not asked") {

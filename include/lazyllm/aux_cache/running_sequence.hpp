@@ -24,7 +24,7 @@ class RunningSequence {
 
   /// Appends `new_tokens` tokens of depth 0. Throws `logic_error` that names the `entry` if the sequence is in a
   /// running step.
-  RunningSequence(Sequence<Aux>& sequence, Index new_tokens, std::size_t entry)
+  RunningSequence(Sequence<Aux>& sequence, Index new_tokens, Index entry)
       : sequence_(&sequence), old_length_(sequence.length()) {
     if (sequence.in_step_) {
       fail<logic_error>("Step::begin: entry ", entry, " has a sequence that is in another entry or a running step");

@@ -41,9 +41,10 @@ struct UnfinishedPrompt {
 }  // namespace detail
 
 /// The state of one request: how deep each token has gone, and the parked rows of those that have not gone all the way.
-/// Its K/V are the engine's, which must follow every `truncate`, `erase`, `fork` and `clear`, and a step that is
-/// aborted. On CUDA it stays with the stream of its first step. It must not be moved while it is in a running step;
-/// what changes or copies its tokens throws `logic_error` then.
+/// Its K/V are the engine's, which must follow every `truncate`, `erase`, `fork` and `clear`. After a step that is
+/// aborted, or whose entry fails alone, only the slots of the new tokens are to be given back: what else it has written
+/// is written again before a plan reads it. On CUDA a sequence stays with the stream of its first step. It must not be
+/// moved or destroyed while it is in a running step; what changes or copies its tokens throws `logic_error` then.
 template <ParksRows Aux>
 class Sequence {
  public:
@@ -130,8 +131,9 @@ class Sequence {
     if (depth_.empty()) steps_ = 0;
   }
 
-  /// An independent copy, with parked rows of its own. The engine must copy its K/V too, at the latest when either
-  /// sequence writes: reviving writes K/V of old tokens. Throws `logic_error` while a prompt is unfinished.
+  /// An independent copy, with parked rows of its own, in the same pool if there is one. The engine must copy its K/V
+  /// too, at the latest when either writes: reviving writes K/V of old tokens. Throws `logic_error` while a prompt is
+  /// unfinished.
   Sequence fork(context_type& context) const {
     check_idle("Sequence::fork");
     check_finished("fork");
@@ -180,7 +182,7 @@ class Sequence {
   }
 
   /// The sequence as bytes of the present format version: depths and parked rows. Waits for the context's work. Throws
-  /// `logic_error` while a prompt is unfinished.
+  /// `logic_error` while a prompt is unfinished. The engine saves K/V of each token in the layers below its depth.
   std::vector<std::byte> save(context_type& context) const {
     check_idle("Sequence::save");
     check_finished("save");
@@ -188,8 +190,9 @@ class Sequence {
                                  {.layers = layers(), .steps = steps_, .prompt_end = prompt_end_, .depths = depth_});
   }
 
-  /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. Throws `invalid_argument` for
-  /// bytes of another version, type of elements or hidden size, and for damaged ones (by a checksum).
+  /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. Its blocks must be fused as they
+  /// were, or not, see `NoFeedForward`: the bytes do not tell. Throws `invalid_argument` for bytes of another version,
+  /// type of elements or hidden size, and for damaged ones (by a checksum).
   static Sequence restore(context_type& context, std::span<const std::byte> bytes, Aux aux) {
     const detail::SavedSequence saved = detail::read_sequence(bytes, aux);
     Sequence result(saved.layers, std::move(aux));
@@ -201,8 +204,7 @@ class Sequence {
     return result;
   }
 
-  /// A sequence from the bytes of `save`, with an Aux Cache in a storage of its own. The hidden size is that of the
-  /// bytes: compare it and `layers` with the model's. Throws as the other `restore`.
+  /// The same with an Aux Cache of its own: compare its `hidden_size`, and `layers`, with the model's.
   static Sequence restore(context_type& context,
                           std::span<const std::byte> bytes) requires std::constructible_from<Aux, Index> {
     return restore(context, bytes, Aux(detail::saved_hidden_size(bytes)));
@@ -210,11 +212,11 @@ class Sequence {
 
   Index layers() const { return std::ssize(parked_at_); }  ///< of the model; 0 once moved from
   Index length() const { return std::ssize(depth_); }      ///< tokens so far
-  Index steps() const { return steps_; }                   ///< steps finished since the sequence was last empty
+  Index steps() const { return steps_; }  ///< prompts, however cut, and decode steps finished since it was last empty
   /// Where the last prompt, or `append_computed`, ended; after `truncate` to fewer tokens the new length. Tokens from
   /// there on came in decode steps, or are of an unfinished prompt.
   Index prompt_end() const { return prompt_end_; }
-  /// Whether a prompt waits for its next chunk, or for the next step because of `max_rows`.
+  /// Whether a prompt waits for its next chunk or, because of `max_rows`, for the next step; so may a decode step.
   bool unfinished() const { return prompt_.tokens > 0; }
   /// Tokens before the unfinished prompt, all where none is: `truncate` to there gives it up.
   Index finished_tokens() const { return length() - prompt_.tokens; }

@@ -34,8 +34,8 @@ concept AuxStorage = std::movable<S> &&
   { constant.hidden_size() } -> std::same_as<Index>;
 };
 
-/// Slots with a free list, in one buffer that grows. Not thread-safe: sequences that share a pool must be used, and
-/// destroyed, by one thread at a time. `Buffer` is the memory that the rows lie in.
+/// Slots with a free list, in one buffer that grows, up to twofold, and never shrinks. Not thread-safe: sequences that
+/// share a pool must be used, and destroyed, by one thread at a time. `Buffer` is the memory that the rows lie in.
 template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class RowPool {
  public:
@@ -90,7 +90,7 @@ class RowPool {
   Index hidden_size_;
 };
 
-/// Storage of an Aux Cache in slots of its own, in one piece of memory: as many as the sequence has needed at once.
+/// Storage of an Aux Cache in slots of its own, in one piece of memory, for as many as the sequence has needed at once.
 template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>
 class OwnStorage : public RowPool<Context, T, Buffer> {
  public:
@@ -102,8 +102,8 @@ class OwnStorage : public RowPool<Context, T, Buffer> {
   OwnStorage make_empty() const { return OwnStorage(this->hidden_size()); }
 };
 
-/// Storage of an Aux Cache in slots of a pool that many sequences share: memory only for the rows that are parked now,
-/// whichever sequence they belong to:
+/// Storage of an Aux Cache in slots of a pool that many sequences share: memory for as many rows as have been parked at
+/// once, whichever sequence they belong to. Not thread-safe: one pool for each worker, see `RowPool`.
 ///
 ///     auto pool = std::make_shared<cpu::PooledStorage<T>::Pool>(hidden_size);
 ///     cpu::Sequence<T, cpu::PooledStorage> sequence(layers, AuxCache(cpu::PooledStorage<T>(pool)));

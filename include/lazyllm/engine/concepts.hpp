@@ -61,7 +61,8 @@ concept KeyView = std::is_trivially_copyable_v<K> && requires(const K& view, Pos
 /// sequence in this layer; the library computes the scores: softmax of the scaled products of Q with all keys that a
 /// row sees. It knows no window, bias, cap of the logits or sink weights. Scores are asked for right after `attend` of
 /// the same layer, so all layers may share one buffer of Q. Optional in both ways: a member function `max_queries()`,
-/// of how many of a sequence's last rows the block keeps Q; a score of more rows is refused in the first layer.
+/// of how many of a sequence's last rows the block keeps Q (see `QueryRows`); a score of more rows is refused in the
+/// first layer.
 template <class A>
 concept ExposesQueriesAndKeys = requires(A& block, const LayerPlan& plan, Index sequence) {
   typename std::remove_cvref_t<decltype(block.queries(plan))>::value_type;

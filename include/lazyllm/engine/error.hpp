@@ -10,7 +10,8 @@
 
 namespace lazyllm {
 
-/// Base of all errors that the library throws.
+/// Base of all errors of the library. They derive from `std::runtime_error`, not from the standard's errors of the same
+/// names. Where there is no memory it throws `std::bad_alloc`, and what a policy throws it passes on.
 class error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -51,13 +52,19 @@ void write_exactly(std::ostream& out, const Part& part) {
   }
 }
 
-/// Throws an `Error` with all parts written one after the other.
-template <class Error = invalid_argument, class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
+/// The text of an error: all parts one after the other.
+template <class... Parts>
+std::string message_of(const Parts&... parts) {
   std::ostringstream message;
   message << "lazyllm: ";
   (write_exactly(message, parts), ...);
-  throw Error(message.str());
+  return message.str();
+}
+
+/// Throws an `Error` with all parts written one after the other.
+template <class Error = invalid_argument, class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw Error(message_of(parts...));
 }
 
 }  // namespace detail

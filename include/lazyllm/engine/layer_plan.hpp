@@ -68,10 +68,11 @@ class LayerPlan {
 
   Positions positions() const { return lists_->positions; }  ///< `[rows]`
   Positions keys() const { return lists_->keys; }            ///< `[key_indptr().back()]` active tokens
-  std::span<const Position> key_limits() const { return lists_->key_limits; }  ///< `[rows]`, within the own sequence
-  std::span<const Index> row_indptr() const { return lists_->row_indptr; }     ///< `[sequences + 1]` into positions()
-  std::span<const Index> key_indptr() const { return lists_->key_indptr; }     ///< `[sequences + 1]` into keys()
-  std::span<const Index> outputs() const { return lists_->outputs; }           ///< `[sequences]` rows, the last ones
+  /// `[rows]` row r sees the first so many keys of its own sequence. A count, not a position.
+  std::span<const Position> key_limits() const { return lists_->key_limits; }
+  std::span<const Index> row_indptr() const { return lists_->row_indptr; }  ///< `[sequences + 1]` into positions()
+  std::span<const Index> key_indptr() const { return lists_->key_indptr; }  ///< `[sequences + 1]` into keys()
+  std::span<const Index> outputs() const { return lists_->outputs; }        ///< `[sequences]` rows, the last ones
 
   /// The most general mask that a sequence of the batch has, `causal` where there is none.
   Mask mask() const {

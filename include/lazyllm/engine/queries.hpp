@@ -17,8 +17,8 @@ enum class Reduce : std::uint8_t {
 
 /// The attention queries of a batch after RoPE: row r, head h at `data + r * row_stride + h * head_stride`. Row r is
 /// row r of the plan. Only the rows of a sequence's last positions are read, as many as its score asks for: where the
-/// last n rows of one sequence alone are kept at `kept`, `data` is `kept - (plan.rows() - n) * row_stride`. Trivially
-/// copyable.
+/// last n rows of one sequence alone are kept at `kept`, `data` is `kept - (plan.rows() - n) * row_stride`. Of a batch
+/// of several sequences Q of all rows must stay, or the block computes the scores itself. Trivially copyable.
 template <Element T>
 struct QueryRows {
   using value_type = T;  ///< of the elements

@@ -28,7 +28,7 @@ namespace lazyllm {
 ///     StepOutput<T> output = step.end();                      // final norm and logits of output.rows follow
 ///
 /// When `LazyDecoderLayer::forward` or the body of `guard` throws, the step is aborted before the exception goes on:
-/// every sequence is as it was before.
+/// every sequence is as it was before. So is it when a running step is destroyed: declare a step after its sequences.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
 class Step {
  public:
@@ -76,15 +76,15 @@ class Step {
   /// except for prompts in chunks or with `max_rows`: of these some run in later steps, the last tokens of a chunk, for
   /// example, with the next one. There may be no rows, for example where prompts go on in deeper layers. If the rows
   /// cannot be filled, call `abort`. Throws, and leaves the sequences as they were, `logic_error` if a step is running,
-  /// or a sequence is in a running step, in two entries or was moved from; `invalid_argument` if there is no entry, an
-  /// entry has a null pointer, an option out of range, new tokens while rows of its prompt wait at a deeper layer or
-  /// another score than before, the sequences disagree on layers or hidden size, or a sequence would become too long
-  /// for `Position`. If a policy throws, its entry alone ends; if no entry is left, `begin` throws what the first one
-  /// threw, see `failures`.
+  /// or a sequence is in a running step, in two entries or was moved from; `entry_error` if an entry has a null
+  /// pointer, an option out of range, new tokens or `more` while rows of its prompt wait at a deeper layer, another
+  /// score than before, or other layers or hidden size than entry 0, or its sequence would become too long for
+  /// `Position`; `invalid_argument` if there is no entry, or a sequence belongs to another CUDA stream. If a policy
+  /// throws, its entry alone ends; if no entry is left, `begin` throws what the first one threw, see `failures`.
   RowsView<value_type> begin(context_type& context, std::span<const Entry> entries) {
     if (running()) detail::fail<logic_error>("Step::begin: a step is running; end or abort it first");
     batch_.clear_failures();
-    detail::check_entries(entries);
+    detail::check_entries(context, entries);
     context_ = &context;
     layers_ = entries.front().sequence->layers();
     layer_ = 0;
@@ -179,9 +179,9 @@ class Step {
   /// selected, and revives the selected tokens that are parked here. `LazyDecoderLayer` calls it between attention and
   /// feed-forward, so that parked rows leave their feed-forward undone until they are revived. An entry with a score
   /// that is not a finite number, or whose policy throws, ends alone; if no entry is left, this throws the first one's
-  /// error, see `failures`. Throws `logic_error` for a context that is not that of `begin`, `invalid_argument` for a
-  /// score of more rows than the block's `max_queries`, and like `plan`. If it throws, the step still runs: call
-  /// `abort`, or use `guard`.
+  /// error, see `failures`. Throws `logic_error` for a context that is not that of `begin`, `entry_error` for a score
+  /// of more rows than the block's `max_queries`, and like `plan`. If it throws, the step still runs: call `abort`, or
+  /// use `guard`.
   template <class Block>
   void advance(context_type& context, Block& block) {
     begin_advance(context, block);

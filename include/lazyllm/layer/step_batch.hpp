@@ -47,7 +47,7 @@ class StepBatch {
     Index tokens = 0;
     bool sums = false;
     for (const Entry& entry : entries) {
-      members_.emplace_back(entry, members_.size());
+      members_.emplace_back(entry, std::ssize(members_));
       tokens += members_.back().tokens;
       sums |= over_layers(members_.back().score);
     }

@@ -33,34 +33,34 @@ void check_capacity(const Capacity& capacity) {
   }
 }
 
-/// Throws for entries that lack an object or do not fit each other, and for numbers of new tokens out of range; see
-/// `Step::begin`.
+/// Throws for entries that lack an object or do not fit each other or the context, and for numbers of new tokens out of
+/// range; see `Step::begin`.
 template <SequenceOfTokens Sequence, PrunesTokens Pruner>
-void check_entries(std::span<const StepEntry<Sequence, Pruner>> entries) {
+void check_entries(typename Sequence::context_type& context, std::span<const StepEntry<Sequence, Pruner>> entries) {
   if (entries.empty()) fail("Step::begin: no entries, at least 1 is needed");
-  for (std::size_t s = 0; s < entries.size(); ++s) {
-    const auto& entry = entries[s];
-    if (entry.sequence == nullptr) fail("Step::begin: the sequence of entry ", s, " is null");
-    if (entry.pruner == nullptr) fail("Step::begin: the pruner of entry ", s, " is null");
+  for (Index s = 0; s < std::ssize(entries); ++s) {
+    const auto& entry = entries[to_size(s)];
+    if (entry.sequence == nullptr) fail_entry(s, "Step::begin: the sequence of entry ", s, " is null");
+    if (entry.pruner == nullptr) fail_entry(s, "Step::begin: the pruner of entry ", s, " is null");
     const Sequence& sequence = *entry.sequence;
     if (sequence.layers() == 0) fail<logic_error>("Step::begin: entry ", s, " has a sequence that was moved");
-    const bool goes_on = sequence.unfinished() && !entry.more;
-    const Index min_tokens = goes_on ? 0 : 1;
+    sequence.aux().check(context);
+    const Index min_tokens = sequence.unfinished() ? 0 : 1;
     const Index max_tokens = most_tokens - sequence.length();
     if (entry.new_tokens < min_tokens || entry.new_tokens > max_tokens) {
-      fail("Step::begin: entry ", s, " has ", entry.new_tokens, " new tokens, out of range ", min_tokens, " to ",
-           max_tokens);
+      fail_entry(s, "Step::begin: entry ", s, " has ", entry.new_tokens, " new tokens, out of range ", min_tokens,
+                 " to ", max_tokens);
     }
     const Sequence& first = *entries.front().sequence;
     if (sequence.layers() != first.layers() || sequence.aux().hidden_size() != first.aux().hidden_size()) {
-      fail("Step::begin: entry ", s, " has ", sequence.layers(), " layers of hidden size ",
-           sequence.aux().hidden_size(), ", entry 0 has ", first.layers(), " of hidden size ",
-           first.aux().hidden_size());
+      fail_entry(s, "Step::begin: entry ", s, " has ", sequence.layers(), " layers of hidden size ",
+                 sequence.aux().hidden_size(), ", entry 0 has ", first.layers(), " of hidden size ",
+                 first.aux().hidden_size());
     }
   }
 }
 
-/// Throws `invalid_argument` for a score that looks at more rows than `block` keeps, where the block says how many.
+/// Throws `entry_error` for a score that looks at more rows than `block` keeps, where the block says how many.
 /// `members` are the running step's.
 template <class Block, class Members>
 void check_queries(Block& block, const Members& members) {
@@ -71,8 +71,8 @@ void check_queries(Block& block, const Members& members) {
     for (Index entry = 0; const auto& member : members) {
       const Index last_queries = member.score.last_queries;
       if (last_queries > most && member.running.running()) {
-        fail("Step::advance: last_queries ", last_queries, " of the score of entry ", entry, " is out of range 1 to ",
-             most, ", the queries that the attention block keeps");
+        fail_entry(entry, "Step::advance: last_queries ", last_queries, " of the score of entry ", entry,
+                   " is out of range 1 to ", most, ", the queries that the attention block keeps");
       }
       ++entry;
     }

@@ -41,30 +41,35 @@ struct StepMember {
   typename UnfinishedPrompt<Aux>::Sums stage_sums = {};
 
   /// Appends the new tokens and checks the entry's options. Throws and changes nothing.
-  StepMember(const StepEntry<Sequence, Pruner>& entry_, std::size_t number)
+  StepMember(const StepEntry<Sequence, Pruner>& entry_, Index number)
       : entry(entry_), score(entry.pruner->score()), running(*entry.sequence, entry.new_tokens, number) {
     const auto& prompt = running.prompt();
     layers = running.sequence().layers();
     tokens = running.sequence().length();
     prompt_tokens = prompt.tokens + entry.new_tokens;
     stage = prompt.layer;
+    if (stage > 0 && entry.more) {
+      fail_entry(number, "Step::begin: entry ", number, " has more to come, but rows of its prompt wait for layer ",
+                 stage, ": its end has come");
+    }
     if (stage > 0 && entry.new_tokens > 0) {
-      fail("Step::begin: entry ", number, " has ", entry.new_tokens,
-           " new tokens, out of range 0 to 0: rows of its prompt wait for layer ", stage);
+      fail_entry(number, "Step::begin: entry ", number, " has ", entry.new_tokens,
+                 " new tokens, out of range 0 to 0: rows of its prompt wait for layer ", stage);
     }
     const Index max_outputs = stage == 0 ? tokens - first_row() : trailing_rows(prompt.keys);
     if (entry.outputs < 0 || (!entry.more && entry.outputs > max_outputs)) {
-      fail("Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ", max_outputs);
+      fail_entry(number, "Step::begin: entry ", number, " has ", entry.outputs, " outputs, out of range 0 to ",
+                 max_outputs);
     }
     if (entry.max_rows < tail()) {
-      fail("Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ", tail(),
-           ": the tokens that score or are outputs run together");
+      fail_entry(number, "Step::begin: entry ", number, " has max_rows ", entry.max_rows, ", out of range, at least ",
+                 tail(), ": the tokens that score or are outputs run together");
     }
     check_score(number);
     for (const Position position : entry.continuations) {
       if (position >= 0 && position < tokens) continue;
-      fail("Step::begin: entry ", number, " has a continuation at position ", position, ", out of range 0 to ",
-           tokens - 1);
+      fail_entry(number, "Step::begin: entry ", number, " has a continuation at position ", position,
+                 ", out of range 0 to ", tokens - 1);
     }
   }
 
@@ -168,16 +173,17 @@ struct StepMember {
 
   /// Throws if the score is not that of the prompt's earlier steps, as far as that can be seen: where rows that score
   /// have run already, or their sums over the layers before are missing.
-  void check_score(std::size_t number) const {
+  void check_score(Index number) const {
     const auto& prompt = running.prompt();
     if (stage > 0 && over_layers(score) && prompt.score_sums.rows().rows < std::ssize(prompt.keys)) {
-      fail("Step::begin: the score of entry ", number, " sums over layers, that of its prompt's earlier steps did not");
+      fail_entry(number, "Step::begin: the score of entry ", number,
+                 " sums over layers, that of its prompt's earlier steps did not");
     }
     for (Index position = tokens - queries(); position < tokens; ++position) {
       const bool active = stage == 0 || std::ranges::binary_search(prompt.keys, static_cast<Position>(position));
       if (!active || running.depth(static_cast<Position>(position)) <= stage) continue;
-      fail("Step::begin: the score of entry ", number, " has last_queries ", score.last_queries,
-           ", more than that of its prompt's earlier steps: position ", position, " has run already");
+      fail_entry(number, "Step::begin: the score of entry ", number, " has last_queries ", score.last_queries,
+                 ", more than that of its prompt's earlier steps: position ", position, " has run already");
     }
   }
 

@@ -25,9 +25,12 @@ namespace lazyllm {
 ///
 /// Where heads and rows are not reduced alike, each row of the window takes part on its own: `last_queries` times the
 /// numbers, and a block's `token_scores` gets a window for each row. Memory for the numbers is taken in each call.
+///
+/// With the policy and the score of `make_pruner(preset)`, as `pruner`:
+/// `TokenPruner<AnyPolicy, ScoreOfRanks>(pruner.policy(), ScoreOfRanks{pruner.score(), &ranks})`.
 struct ScoreOfRanks : AttentionScore {
-  /// The same for all sequences of a step, and for one step at a time; must outlive it. Null: this process has all
-  /// heads.
+  /// The same for all sequences of a step, else `invalid_argument` is thrown; for one step at a time; must outlive it.
+  /// Null: this process has all heads.
   Ranks* ranks = nullptr;
 
   /// Scores are shares of attention. Those of a block's own `token_scores` must not be larger either.
@@ -38,6 +41,9 @@ struct ScoreOfRanks : AttentionScore {
   static void score(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
                     std::span<const ScoreOfRanks* const> options) {
     Ranks* const ranks = options.front()->ranks;
+    for (const ScoreOfRanks* const option : options) {
+      if (option->ranks != ranks) detail::fail("ScoreOfRanks: the sequences of one step have different ranks");
+    }
     if (ranks == nullptr) return score_by_attention(context, block, plan, windows);
     for (const Reduce heads : {Reduce::mean, Reduce::max}) reduce_scores(context, block, plan, windows, *ranks, heads);
   }

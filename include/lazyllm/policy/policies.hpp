@@ -63,7 +63,8 @@ class KeepTopP {
 };
 
 /// The paper's baseline "static token pruning" (section 4): prunes in a sequence's first step only, which brings the
-/// whole prompt. What was pruned is never revived.
+/// whole prompt. What was pruned is never revived. Tokens of `append_computed` before that step have gone through all
+/// layers, so nothing of them is parked: they are pruned in that step alone, and active again in the next.
 class StaticPruning {
  public:
   /// The schedule's numbers are keep ratios.

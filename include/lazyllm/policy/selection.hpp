@@ -14,9 +14,9 @@ namespace lazyllm {
 
 /// Where in a step a policy is asked: between two layers, for one sequence. It may be asked before the layers up to
 /// there have run, and more than once, so its answer must depend on the point alone. While more of a prompt is to come,
-/// it is asked with the fewest and with the most tokens that there can be, and the prompt waits for its end where it
-/// prunes for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a
-/// number in between makes the entry that ends the prompt fail.
+/// it is asked with the fewest and with the most tokens that there can be (2^31 - 1), and the prompt waits for its end
+/// where it prunes for either. So results are those of the prompt in one step. A policy that keeps all for both but
+/// prunes for a number in between makes the entry that ends the prompt fail.
 struct PrunePoint {
   Index layers_run = 0;      ///< layers before the point, 1 … layers - 1
   Index layers = 0;          ///< layers of the model
@@ -41,7 +41,7 @@ struct Selection {
     all,               ///< every active token; all that are parked here come back, without a limit
     top_k,             ///< the `k` highest scores, equal scores to the smaller position
     top_p,             ///< the fewest highest scores that hold the share `p` of all active tokens' scores
-    not_pruned_before  ///< without scores: the tokens that no earlier step has pruned here, and `protect`
+    not_pruned_before  ///< without scores: the tokens that are not parked here, and `protect`
   };
 
   static constexpr Index unlimited = std::numeric_limits<Index>::max();  ///< no limit for `max_revived`
