@@ -185,6 +185,38 @@ TEST_CASE("cuda: rows stay on the stream that they began on") {
   CHECK_NOTHROW(step.begin(context, sequence, pruner, 2));
 }
 
+TEST_CASE("cuda: scores of ranks take no memory behind the collective, where a rank would fail alone") {
+  struct Block {
+    const float* given;
+
+    void attend(cuda::Context&, const LayerPlan&, RowsView<float>) {}
+    void token_scores(cuda::Context& context, const LayerPlan&, std::span<const ScoreWindow> windows) {
+      for (const ScoreWindow& window : windows) {
+        cudaMemcpyAsync(window.scores.data(), given, window.scores.size_bytes(), cudaMemcpyDeviceToDevice,
+                        context.stream());
+      }
+    }
+  };
+  constexpr Index tokens = 3000;
+  auto other = CudaMemory::make_context();
+  auto scores = CudaMemory::upload(other, std::vector<float>(tokens, 1));
+  auto given = CudaMemory::upload(other, std::vector<float>(tokens, 0.5F));
+  auto context = CudaMemory::make_context();
+  int at_collective = -1;
+  Ranks ranks(0, 1, [&](std::span<std::int64_t>, ReduceOp) { at_collective = emulation::counters().allocations; });
+  DensePlan dense;
+  dense.start(0, tokens);
+  const LayerPlan plan = dense.layer(0, 2);
+  const ScoreOfRanks score{{}, &ranks};
+  const ScoreOfRanks* const options = &score;
+  const ScoreWindow window = lazyllm::detail::score_window(score, plan, 0, tokens, scores.span());
+  Block block{given.span().data()};
+  ScoreOfRanks::score(context, block, plan, std::span(&window, 1), std::span(&options, 1));
+  CHECK(emulation::counters().allocations == at_collective);
+  const auto found = CudaMemory::read(context, RowsView<float>(scores.span().data(), 1, tokens));
+  CHECK(found == std::vector<float>(tokens, 0.5F));
+}
+
 TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") {
   auto context = CudaMemory::make_context();
   for (int call = 0; call < 4; ++call) {

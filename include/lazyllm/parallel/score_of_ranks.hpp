@@ -63,16 +63,18 @@ struct ScoreOfRanks : AttentionScore {
   template <Backend Context, class Block>
   static void reduce_scores(Context& context, Block& block, const LayerPlan& plan, std::span<const ScoreWindow> windows,
                             Ranks& ranks, Reduce heads) {
-    std::size_t count = 0, longest = 0;
+    std::size_t count = 0;
+    std::span<float> longest;
     for (const ScoreWindow& window : windows) {
       if (window.over_heads != heads) continue;
       count += numbers_of(window);
-      longest = std::max(longest, window.scores.size());
+      if (window.scores.size() > longest.size()) longest = window.scores;
     }
     if (count == 0) return;
     const ReduceOp op = heads == Reduce::mean ? ReduceOp::sum : ReduceOp::max;
     auto numbers = ranks.all_reduce(count, op, [&](std::span<std::int64_t> own) {
-      ranks.scratch(longest);  // what is read into behind the collective: a rank must not fail there alone
+      // Makes room for what is copied behind the collective: a rank must not fail there alone.
+      copy_from_host(context, ranks.scratch(longest.size()).data(), row_of(longest));
       if (ranks.share() > 0) write(context, block, plan, windows, ranks, heads, own);
     });
     for (const ScoreWindow& window : windows) {
