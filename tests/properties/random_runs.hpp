@@ -140,7 +140,9 @@ struct Engine {
       for (std::size_t s = 0; s < requests.size(); ++s) {
         if (done[s]) continue;
         const Index rest = std::ssize(tokens[s]) - given[s];
-        const Index chunk = std::min(rest, cuts[s].chunk);
+        // Between chunks, in some steps only rows that wait go on.
+        const bool pauses = given[s] > 0 && rest > 0 && steps % 3 == 0;
+        const Index chunk = pauses ? 0 : std::min(rest, cuts[s].chunk);
         entries.push_back({.sequence = &requests[s]->sequence,
                            .pruner = &requests[s]->pruner,
                            .new_tokens = chunk,
