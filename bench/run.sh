@@ -148,8 +148,7 @@ run_attention() {
       --dtype "$dtype" --keys ${keys//,/ } --threads "$threads" --repeats "$turns" $options
   done
   write attention "ONEDNN_MAX_CPU_ISA=ISA attention_bench --dtype TYPE --keys KEYS --rows ROWS --scattered --kept PERCENT \
---heads HEADS --group GROUP --head-dim WIDTH \
---threads $threads --repeats TURNS"
+--heads HEADS --group GROUP --head-dim WIDTH --threads $threads --repeats TURNS"
 }
 
 # kernels KIND BENCHMARK CASE…: measures the benchmark of kernels_bench with what oneDNN may use, and with it the host, and

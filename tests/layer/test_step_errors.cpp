@@ -102,7 +102,6 @@ TEST_CASE("step: begin refuses bad entries and changes nothing") {
 
 TEST_CASE("step: an entry that does not fit is named, and the others can begin without it") {
   Fixture test;
-  const Engine::Pruner window(KeepAll(), AttentionScore{.last_queries = 3});
   Engine::Sequence other = ScriptedEngine<>(4).sequence();
   const std::vector<Position> beyond{7};
   const Engine::Entry good{&test.b, &test.pruner, 1};

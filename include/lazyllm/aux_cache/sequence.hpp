@@ -190,9 +190,9 @@ class Sequence {
                                  {.layers = layers(), .steps = steps_, .prompt_end = prompt_end_, .depths = depth_});
   }
 
-  /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. Its blocks must be fused as they
-  /// were, or not, see `NoFeedForward`: the bytes do not tell. Throws `invalid_argument` for bytes of another version,
-  /// type of elements or hidden size, and for damaged ones (by a checksum).
+  /// A sequence from the bytes of `save`; `aux` is empty. The engine restores its K/V. The bytes do not say whether
+  /// its blocks were fused (`NoFeedForward`): that must be as it was. Throws `invalid_argument` for bytes of another
+  /// version, type of elements or hidden size, and for damaged ones (by a checksum).
   static Sequence restore(context_type& context, std::span<const std::byte> bytes, Aux aux) {
     const detail::SavedSequence saved = detail::read_sequence(bytes, aux);
     Sequence result(saved.layers, std::move(aux));

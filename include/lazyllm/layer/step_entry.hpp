@@ -11,8 +11,8 @@
 
 namespace lazyllm {
 
-/// What `Step` throws for one entry that does not fit. No sequence has changed once the step has ended, as it has where
-/// `begin` throws, and a step without this entry can begin.
+/// What `Step` throws for one entry that does not fit. `begin` has then changed no sequence; where `advance` throws it,
+/// the step must be aborted. After that a step without this entry can begin.
 class entry_error : public invalid_argument {
  public:
   /// An error of entry `entry`.

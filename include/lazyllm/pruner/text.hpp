@@ -41,8 +41,7 @@ inline bool next_part(std::string_view& rest, char separator, std::string_view& 
 }  // namespace detail
 
 /// Reads `LAYER:KEEP,LAYER:KEEP,…`, e.g. `9:0.7,19:0.7,28:0.7`, or `dense` for no pruning layers. LAYER is how many
-/// layers run before the cut, see `LayerKeep`. Throws
-/// `invalid_argument` on anything else.
+/// layers run before the cut, see `LayerKeep`. Throws `invalid_argument` on anything else.
 inline Schedule parse_schedule(std::string_view text) {
   if (text == "dense") return {};
   std::vector<LayerKeep> points;
