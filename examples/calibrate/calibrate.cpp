@@ -46,6 +46,7 @@ struct Options {
   Index prompt_tokens = 0;
   Index tokens = 16;
   Index runs = 64;
+  Index minutes = 60;
   Index decode_rows = SharedMembers{}.decode_rows;
   std::vector<double> speedups = {1.5, 2.34, 3};
   PruningOptions pruning = {.schedule = ""};  // of a preset to measure; without a schedule, of a search
@@ -183,20 +184,20 @@ class Calibration {
     for (const EncodedPrompt& prompt : prompts) capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + more);
     const std::vector<TokenId> stop = stop_tokens(model_->config(), &tokenizer);
     const auto dense = model_->dense(capacity_);
+    const Clock::time_point start = Clock::now();
     ProgressBar progress(std::ssize(prompts));
     std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
       references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop, follow_up));
       progress.advance(false, "dense");
     }
+    dense_ms_ = milliseconds_since(start) / static_cast<double>(references_.size());
   }
 
   void run() {
     log_.start(settings(), std::ssize(references_), model_->config().layers);
     const Index most = (given_ ? 1 : options_.runs) * problem_.prompts;
-    const Index held_out = std::ssize(references_) - problem_.prompts;
-    const Index found_presets = given_ ? 1 : std::ssize(options_.speedups);
-    ProgressBar progress(most + found_presets * (held_out + timed_prompts()));
+    ProgressBar progress(most + measurements());
     std::vector<NamedPreset> presets;
     for (Candidate& found : given_ ? measured(progress) : search(progress, most)) {
       const std::string name =
@@ -249,6 +250,7 @@ class Calibration {
       progress.advance(true, text);
       return *earlier;
     }
+    const Clock::time_point start = Clock::now();
     if (std::string key = nlohmann::json(preset).dump(); key != current_) {
       decoder_.reset();  // before the next one takes its memory
       decoder_ = model_->lazy(capacity_, make_pruner(preset));
@@ -257,6 +259,8 @@ class Calibration {
     const Outcome result = agree(*decoder_, references_[static_cast<std::size_t>(prompt)]);
     log_.add(preset, prompt, result);
     progress.advance(false, text);
+    pruned_ms_ += milliseconds_since(start);
+    ++pruned_;
     return result;
   }
 
@@ -270,22 +274,53 @@ class Calibration {
   }
 
   std::vector<Candidate> search(ProgressBar& progress, Index most) {
+    Index left = most;
     problem_.evaluate = [&](const lazyllm::Preset& preset, Index prompt) {
+      --left;
       return outcome(preset, prompt, progress, "search");
+    };
+    problem_.affordable = [&] {
+      const Index runs = affordable();
+      progress.expect(std::min(runs, left) + measurements());
+      return runs;
     };
     problem_.found = [&](const Candidate& better) {
       best_ = fmt::format(", best at {:.2f}x: KL {:.4f}, top-1 {:.1f} % by {}", better.ideal_speedup,
                           better.agreement.kl, 100 * better.agreement.top1, in_words(better.preset));
     };
-    return llama::search(problem_, options_.speedups, most);
+    std::vector<Candidate> found = llama::search(problem_, options_.speedups, most);
+    if (affordable() < left) {
+      progress.clear();
+      say("--minutes {} allowed {} of {} of a prompt; --resume with more minutes goes on", options_.minutes,
+          most - left, counted(most, "run"));
+    }
+    return found;
   }
+
+  /// How many times a prompt can be run before what follows the search must begin.
+  Index affordable() const {
+    // A first guess, which takes decode steps for as much faster as prompts are.
+    const double run_ms =
+        pruned_ > 0 ? pruned_ms_ / static_cast<double>(pruned_) : dense_ms_ / options_.speedups.front();
+    const double after_ms = static_cast<double>(options_.speedups.size()) *
+                            (static_cast<double>(held_out_prompts()) * run_ms +
+                             static_cast<double>(timed_prompts() * timed_repeats) * (dense_ms_ + run_ms));
+    const double left_ms = 60'000.0 * static_cast<double>(options_.minutes) - milliseconds_since(start_) - after_ms;
+    return static_cast<Index>(std::clamp(left_ms / std::max(run_ms, 1e-3), 0.0, 1e9));
+  }
+
+  /// Items of progress after the outcomes that choose presets.
+  Index measurements() const {
+    return (given_ ? 1 : std::ssize(options_.speedups)) * (held_out_prompts() + timed_prompts());
+  }
+
+  Index held_out_prompts() const { return std::ssize(references_) - problem_.prompts; }
 
   Index timed_prompts() const { return std::min<Index>(3, std::ssize(references_)); }
 
   /// Of dense and pruned prefills in turn: medians of each prompt, of a few prompts.
   double ttft_speedup(const lazyllm::Preset& preset, ProgressBar& progress, const std::string& label) const {
     if (preset.schedule.points().empty()) return 1;
-    constexpr Index repeats = 3;
     const Index prompts = timed_prompts();
     const std::unique_ptr<AnyDecoder> dense = model_->dense(capacity_);
     const std::unique_ptr<AnyDecoder> lazy = model_->lazy(capacity_, make_pruner(preset));
@@ -300,7 +335,7 @@ class Calibration {
         return milliseconds_since(start);
       };
       const auto [dense_times, lazy_times] = interleaved(
-          repeats, [&] { return prefill_ms(*dense); }, [&] { return prefill_ms(*lazy); });
+          timed_repeats, [&] { return prefill_ms(*dense); }, [&] { return prefill_ms(*lazy); });
       dense_ms += median(dense_times);
       lazy_ms += median(lazy_times);
       progress.advance(false, label);
@@ -322,6 +357,9 @@ class Calibration {
                        named.candidate.ideal_speedup);
   }
 
+  static constexpr Index timed_repeats = 3;
+
+  Clock::time_point start_ = Clock::now();
   Options options_;
   std::string name_;  // of the model; taken first: its folder may have another name at the end
   std::optional<lazyllm::Preset> given_;
@@ -334,7 +372,10 @@ class Calibration {
   std::vector<Reference> references_;  // of the prompts to search with; then of those that are held out
   std::string current_;                // preset of the decoder
   std::unique_ptr<AnyDecoder> decoder_;
-  std::string best_;  // in words
+  std::string best_;      // in words
+  double dense_ms_ = 0;   // of a prompt and its answer, on average
+  double pruned_ms_ = 0;  // of those below
+  Index pruned_ = 0;      // prompts with their answers that were run pruned
 };
 
 void calibrate(const Options& options) {
@@ -398,6 +439,12 @@ int main(int argc, char** argv) {
              "work of the search at most, in passes over the prompts that it searches with; a trial that fails early "
              "counts in part. 20 for each speedup find good schedules",
              {1, 1'000'000});
+  add_number(
+      app, "--minutes", options.minutes,
+      "time of a search at most, with all that is measured before and after it: it tries less where --runs would "
+      "take longer, at least one schedule for each of --speedups",
+      {0, 100'000})
+      ->excludes("--schedule");
   add_number(app, "--decode-rows", options.decode_rows,
              "of a search: rows that a decode step may have, the new token's and those that it revives but for "
              "--continuations. The pruning layers share them, or the last one has them all, as agrees better. So many "
@@ -407,6 +454,6 @@ int main(int argc, char** argv) {
       ->excludes("--decode-revived");
   app.add_flag("--resume", options.resume,
                "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "
-               "may be given then");
+               "and --minutes may be given then");
   return run_program(app, argc, argv, [&] { calibrate(options); });
 }

@@ -118,7 +118,8 @@ std::optional<lazyllm::Preset> at_speed(const SearchProblem& problem, const Shap
 
 class Search {
  public:
-  Search(const SearchProblem& problem, Index evaluations) : problem_(problem), left_(evaluations) {}
+  Search(const SearchProblem& problem, Index evaluations)
+      : problem_(problem), allowed_(evaluations), left_(evaluations) {}
 
   std::vector<Candidate> run(const std::vector<double>& speedups) {
     std::vector<Candidate> found;
@@ -126,6 +127,7 @@ class Search {
     for (std::size_t i = 0; i < speedups.size(); ++i) {
       // What one speedup leaves is for the next.
       const auto others = static_cast<Index>(speedups.size() - i - 1);
+      keep_time((others + 1) * problem_.prompts);
       reserve_ = left_ * others / (others + 1);
       speedup_ = speedups[i];
       Best best = screened(shapes);
@@ -144,6 +146,11 @@ class Search {
     double kl = 0;                  // sum
   };
 
+  /// Leaves as many evaluations as there is time for, but not less than `least`.
+  void keep_time(Index least) {
+    if (problem_.affordable) left_ = std::min(allowed_, std::max(problem_.affordable(), least));
+  }
+
   /// The outcome for a prompt, or null if there is no evaluation left for it.
   const Outcome* outcome(const lazyllm::Preset& preset, Index prompt) {
     auto& outcomes = outcomes_[nlohmann::json(preset).dump()];
@@ -152,6 +159,7 @@ class Search {
     if (!outcome) {
       if (left_ <= reserve_) return nullptr;
       --left_;
+      --allowed_;
       outcome = problem_.evaluate(preset, prompt);
     }
     return &*outcome;
@@ -193,6 +201,7 @@ class Search {
     for (bool improved = true; improved;) {
       improved = false;
       for (const Shape& shape : variants(best.shape)) {
+        keep_time(reserve_);
         if (left_ <= reserve_) return;
         auto better = trial(best, shape);
         if (!better) continue;
@@ -291,7 +300,8 @@ class Search {
 
   const SearchProblem& problem_;
   double speedup_ = 1;                                                   // that is asked for now
-  Index left_;                                                           // evaluations
+  Index allowed_;                                                        // evaluations
+  Index left_;                                                           // of these, what there is time for
   Index reserve_ = 0;                                                    // of these, how many are for later
   std::map<std::string, std::vector<std::optional<Outcome>>> outcomes_;  // by preset
 };

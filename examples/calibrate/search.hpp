@@ -71,6 +71,8 @@ struct SearchProblem {
   std::function<double(const lazyllm::Preset&)> ideal_speedup;
   /// Runs a prompt. Called at most once for a preset and a prompt.
   std::function<Outcome(const lazyllm::Preset&, Index prompt)> evaluate;
+  /// How many more calls of `evaluate` there is time for; asked before each trial. Null where time does not count.
+  std::function<Index()> affordable = nullptr;
   /// Is told of each better preset; may be null.
   std::function<void(const Candidate&)> found = nullptr;
 };
@@ -80,7 +82,8 @@ struct SearchProblem {
 void check_search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations);
 
 /// Finds for each of `speedups` (ascending, above 1) a preset that is just as fast by `ideal_speedup` and has a small
-/// KL over all prompts, with at most `evaluations` calls of `evaluate`. Deterministic. Throws as
+/// KL over all prompts, with at most `evaluations` calls of `evaluate`, and about as many as are `affordable`: where
+/// that is less, a speedup still gets one call for each prompt. Deterministic where time does not count. Throws as
 /// `check_search`.
 ///
 /// Presets are compared at equal ideal speedup. First schedules of several forms go through successive halving: all on

@@ -45,6 +45,9 @@ class ProgressBar {
   /// One more item is done with; `earlier`: it was so before this start. `label` says what it was.
   void advance(bool earlier, const std::string& label);
 
+  /// `left` more items are to come, whatever their total was.
+  void expect(Index left) { total_ = done_ + left; }
+
   /// Makes room for a message.
   void clear() { line_.clear(); }
 

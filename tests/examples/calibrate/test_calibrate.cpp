@@ -204,6 +204,25 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
   CHECK(test::read(program.path("whole.json.log.jsonl")) == log);
 }
 
+TEST_CASE("calibrate: --minutes bounds the search, and one without time goes on later") {
+  const CalibrateProgram program;
+  REQUIRE(program.run("whole.json").status == 0);
+  const auto none = program.run("none.json", {"--minutes", "0"});
+  REQUIRE(none.status == 0);
+  CHECK(none.err.find("--minutes 0 allowed 4 of 24 runs of a prompt; --resume with more minutes goes on") !=
+        std::string::npos);
+  const std::string log = test::read(program.path("none.json.log.jsonl"));
+  CHECK(std::ranges::count(log, '\n') == 1 + 2 * (2 + 2));  // settings, and each preset on all prompts
+  CHECK(program.read("none.json")["presets"].size() == 2);
+  const auto later = program.run("none.json", {"--resume"});
+  REQUIRE(later.status == 0);
+  CHECK(later.err.find("--minutes") == std::string::npos);
+  CHECK(untimed(program.read("none.json")) == untimed(program.read("whole.json")));
+  const auto given = program.run("given.json", {"--schedule", "1:0.5", "--minutes", "5"});
+  CHECK(given.status == 2);
+  CHECK(given.err.find("--schedule excludes --minutes") != std::string::npos);
+}
+
 TEST_CASE("calibrate: options are obeyed") {
   const CalibrateProgram program;
   REQUIRE(program.run("few.json", {"--runs", "3", "--prompts-limit", "2", "--dtype", "bf16"}).status == 0);
@@ -287,7 +306,7 @@ TEST_CASE("calibrate: --help names every option and succeeds") {
         "--chat",        "--follow-up",      "--schedule",      "--score",         "--protect-first", "--protect-last",
         "--max-revived", "--decode-revived", "--first-revived", "--continuations", "--revive-from",   "--min-tokens",
         "--decode-rows", "--speedups",       "--tokens",        "--runs",          "--resume",        "--dtype",
-        "--threads",     "--weights"}) {
+        "--minutes",     "--threads",        "--weights"}) {
     CAPTURE(option);
     CHECK(result.out.find(option) != std::string::npos);
   }

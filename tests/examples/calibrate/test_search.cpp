@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -54,7 +55,8 @@ double mean_damage(const lazyllm::Preset& preset) {
 /// Counts its evaluations and checks that none is repeated.
 class MadeUp {
  public:
-  std::vector<Candidate> search(const std::vector<double>& speedups, Index most, const SharedMembers& shared = {}) {
+  std::vector<Candidate> search(const std::vector<double>& speedups, Index most, const SharedMembers& shared = {},
+                                std::function<Index()> affordable = nullptr) {
     const SearchProblem problem{
         .layers = layers,
         .prompts = prompts,
@@ -67,6 +69,7 @@ class MadeUp {
               return Outcome{positions, positions - std::min<Index>(positions, prompt),
                              damage(preset, prompt) * positions};
             },
+        .affordable = std::move(affordable),
         .found = [this](const Candidate& better) { found_.push_back(better); },
     };
     auto result = llama::search(problem, speedups, most);
@@ -188,6 +191,31 @@ TEST_CASE("search: what it reports gets better and ends with the result") {
     CHECK(made_up.found()[i].agreement.kl < made_up.found()[i - 1].agreement.kl);
   }
   CHECK(made_up.found().back().agreement.kl == result[0].agreement.kl);
+}
+
+TEST_CASE("search: takes what there is time for, shared among the speedups, and at least one schedule for each") {
+  const std::vector<double> speedups = {1.5, 2.34, 3};
+  MadeUp unbounded;
+  unbounded.search(speedups, 600);
+  REQUIRE(unbounded.evaluations() > 400);
+  for (const Index time : {0, 30, 200}) {
+    CAPTURE(time);
+    MadeUp bounded;
+    const auto found = bounded.search(speedups, 600, {}, [&] { return time - bounded.evaluations(); });
+    CHECK(found.size() == speedups.size());
+    CHECK(bounded.evaluations() <= std::max<Index>(time, prompts * std::ssize(speedups)));
+    CHECK(bounded.evaluations() >= std::min<Index>(time, 150));
+    for (const Candidate& candidate : found) CHECK(candidate.agreement.prompts == prompts);
+  }
+  // Later ones get their share where the first ones turn out to be slow, and all of it where they turn out to be fast.
+  MadeUp slow;
+  const auto found =
+      slow.search(speedups, 600, {}, [&] { return slow.evaluations() < 40 ? 300 : 100 - slow.evaluations(); });
+  CHECK(found.size() == speedups.size());
+  CHECK(slow.evaluations() < 120);
+  MadeUp fast;
+  fast.search(speedups, 600, {}, [&] { return fast.evaluations() < 8 ? 24 : 600; });
+  CHECK(fast.evaluations() > 250);
 }
 
 TEST_CASE("search: any number of evaluations gives a result, more give no worse one, and equal searches equal ones") {
