@@ -17,6 +17,7 @@ parallel
 pruner
 layer
 core.hpp
+cuda_context.hpp
 check
 check.hpp
 lazyllm.hpp cuda.cuh mpi.hpp nccl.hpp

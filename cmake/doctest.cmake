@@ -56,8 +56,8 @@ if(LAZYLLM_CUDA)
   target_compile_options(lazyllm_cuda_test_options
                          INTERFACE -Xcompiler=-Wall,-Wextra,-Wconversion
                                    $<$<BOOL:${LAZYLLM_WERROR}>:-Xcompiler=-Werror -Werror=all-warnings>)
-  add_library(lazyllm_cuda_test_main OBJECT ${PROJECT_SOURCE_DIR}/tests/cuda_main.cu)
-  target_link_libraries(lazyllm_cuda_test_main PRIVATE lazyllm_cuda_test_options)
+  add_library(lazyllm_cuda_test_main OBJECT ${PROJECT_SOURCE_DIR}/tests/cuda_main.cpp)
+  target_link_libraries(lazyllm_cuda_test_main PRIVATE lazyllm_options CUDA::cudart doctest::doctest)
 endif()
 
 # lazyllm_cuda_test(NAME SOURCES file…): a doctest program for a device. Compiled where LAZYLLM_CUDA is on; where there is no

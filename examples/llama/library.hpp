@@ -1,10 +1,6 @@
 #pragma once
 
-#ifdef __CUDACC__
-#include <lazyllm/cuda.cuh>
-#else
-#include <lazyllm/lazyllm.hpp>
-#endif
+#include <lazyllm/core.hpp>
 
 #include "examples/llama/base.hpp"
 

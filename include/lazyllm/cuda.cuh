@@ -3,12 +3,11 @@
 /// \file
 /// The library with its CUDA backend, for compilers of CUDA C++. Needs no Eigen, and nothing of the CPU backend.
 
-#include "lazyllm/backend/cuda/context.hpp"
 #include "lazyllm/backend/cuda/rows.cuh"
 #include "lazyllm/backend/cuda/score.cuh"
 #include "lazyllm/backend/cuda/select.cuh"
 #include "lazyllm/backend/cuda/select_ahead.cuh"
-#include "lazyllm/core.hpp"
+#include "lazyllm/cuda_context.hpp"
 
 namespace lazyllm::cuda {
 

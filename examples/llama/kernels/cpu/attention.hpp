@@ -1,6 +1,7 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <lazyllm/lazyllm.hpp>
 
 #include "examples/llama/kernels/attention_shape.hpp"
 #include "examples/llama/kernels/cpu/host_plan.hpp"

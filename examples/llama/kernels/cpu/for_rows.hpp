@@ -1,5 +1,7 @@
 #pragma once
 
+#include <lazyllm/lazyllm.hpp>
+
 #include "examples/llama/kernels/cpu/team.hpp"
 #include "examples/llama/library.hpp"
 

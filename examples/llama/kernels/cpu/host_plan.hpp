@@ -1,5 +1,6 @@
 #pragma once
 
+#include <lazyllm/lazyllm.hpp>
 #include <numeric>
 #include <optional>
 #include <span>

@@ -2,6 +2,7 @@
 
 #include <Eigen/Core>
 #include <concepts>
+#include <lazyllm/lazyllm.hpp>
 #include <memory>
 #include <span>
 #include <vector>

@@ -2,6 +2,7 @@
 
 #include <Eigen/Core>
 #include <cstdint>
+#include <lazyllm/lazyllm.hpp>
 #include <span>
 
 #include "examples/llama/checkpoint/tensor.hpp"

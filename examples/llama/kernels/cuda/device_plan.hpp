@@ -4,7 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
-#include <lazyllm/cuda.cuh>
+#include <lazyllm/cuda_context.hpp>
 #include <span>
 #include <vector>
 

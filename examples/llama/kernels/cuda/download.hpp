@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lazyllm/cuda.cuh>
+#include <lazyllm/cuda_context.hpp>
 
 #include "examples/llama/kernels/cuda/check.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <lazyllm/cuda.cuh>
+#include <lazyllm/cuda_context.hpp>
 
 #include "examples/llama/kernels/cuda/check.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <lazyllm/cuda.cuh>
+#include <lazyllm/cuda_context.hpp>
 #include <map>
 #include <memory>
 #include <type_traits>

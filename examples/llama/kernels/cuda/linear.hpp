@@ -1,7 +1,7 @@
 #pragma once
 
 #include <concepts>
-#include <lazyllm/cuda.cuh>
+#include <lazyllm/cuda_context.hpp>
 #include <memory>
 #include <utility>
 

@@ -1,6 +1,7 @@
 #include "examples/llama/kernels/cuda/pointwise.hpp"
 
 #include <algorithm>
+#include <lazyllm/cuda.cuh>
 #include <numbers>
 #include <numeric>
 #include <vector>

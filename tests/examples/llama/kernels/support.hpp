@@ -5,6 +5,7 @@
 #include <Eigen/Core>
 #include <cmath>
 #include <cstring>
+#include <lazyllm/lazyllm.hpp>
 #include <random>
 #include <span>
 #include <type_traits>

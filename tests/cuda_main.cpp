@@ -1,10 +1,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
 #include <cstdio>
-
-// Not needed here: two translation units that include the backend must link.
-#include "lazyllm/cuda.cuh"
 
 int main(int argc, char** argv) {
   int devices = 0;
