@@ -269,7 +269,8 @@ def peer_tables(paths):
                   f"{case['overhead_percent']:.1f} %", f"{case['library_percent']:.2f} %", share(case)] for case in cases]
     lazy_header = ["lazy ms", "speedup", "ideal speedup", "overhead at keep 1", "library's share of lazy",
                    "dense share of GEMM"]
-    versions = sorted({case["transformers"] for case in cases if "transformers" in case})
+    versions = sorted({f"{case['transformers']}, in {case['transformers_dtype']}" for case in cases
+                       if "transformers" in case})
     settings = sorted({(case["isa"].replace("_", "-"), case["threads"]) for case in cases})
     said_settings = "; ".join(f"{isa}, {threads} threads, medians of the turns" for isa, threads in settings)
     left_out = sorted({f"{case['shape']}: {why}" for case in cases for why in case["left_out"]})

@@ -75,31 +75,41 @@ class Compare(unittest.TestCase):
 
     def test_transformers_take_turns_with_the_host(self):
         log = f"open({str(self.log)!r}, 'a')"
-        torch = ("import contextlib\n__version__ = '2.0+cpu'\nbfloat16 = 'bfloat16'\n"
+        torch = ("import contextlib\n__version__ = '2.0+cpu'\nbfloat16, float32 = 'bfloat16', 'float32'\n"
                  f"def set_num_threads(n): print('threads', n, file={log})\n"
-                 "def manual_seed(seed): pass\ndef get_default_dtype(): return 'float32'\n"
-                 f"def set_default_dtype(dtype): print('type', dtype, file={log})\n"
+                 "def manual_seed(seed): pass\ntype_now = 'default'\ndef get_default_dtype(): return type_now\n"
+                 f"def set_default_dtype(dtype):\n    global type_now\n    type_now = dtype\n    print('type', dtype, file={log})\n"
                  "device = inference_mode = lambda *_: contextlib.nullcontext()\n"
                  "class randint:\n    def __init__(self, low, high, shape): self.shape, self.device = shape, device_of\n"
                  "class device_of: type = 'cpu'\n")
         (self.folder / "transformers.py").write_text(
-            "import types\n__version__ = '5.0'\nclass LlamaConfig(types.SimpleNamespace): pass\n"
-            "class Model:\n    def __init__(self, config): self.config = config\n    def eval(self): return self\n"
-            "    def __call__(self, input_ids, **_):\n"
-            f"        print('transformers', *input_ids.shape, self.config.hidden_size, file={log})\n"
+            "import time, torch, types\n__version__ = '5.0'\nclass LlamaConfig(types.SimpleNamespace): pass\n"
+            "class Model:\n    def __init__(self, config): self.config, self.dtype = config, torch.get_default_dtype()\n"
+            "    def eval(self): return self\n    def __call__(self, input_ids, **_):\n"
+            f"        print('transformers', *input_ids.shape, self.config.hidden_size, self.dtype, file={log})\n"
+            "        if self.dtype == torch.slow: time.sleep(0.1)\n"
             "        return types.SimpleNamespace(logits=None)\n"
             "class AutoModelForCausalLM:\n    @staticmethod\n    def from_config(config, attn_implementation):\n"
             f"        print('attention', attn_implementation, file={log})\n        return Model(config)\n")
+        for slow, fast, name in (("float32", "bfloat16", "bf16"), ("bfloat16", "float32", "f32")):
+            with self.subTest(slow=slow):
+                self.log.unlink(missing_ok=True)
+                self.in_turn(torch + f"slow = {slow!r}\n", fast, name)
+
+    def in_turn(self, torch, fast, name):
         case, = self.compare("--shape", "smollm2", "--prompt", "64", "--repeats", "2", "--threads", "3", torch=torch)
         self.assertEqual(case["transformers"], "transformers 5.0, PyTorch 2.0")
+        self.assertEqual(case["transformers_dtype"], name)
         self.assertEqual(case["left_out"], ["llama.cpp: llama-bench is not on the PATH"])
         self.assertGreater(case["transformers_ms"], 0)
         self.assertLess(case["dense_over_transformers"], 1)  # the stand-in takes no time
         lines = self.log.read_text().splitlines()
-        self.assertEqual(lines[:4], ["threads 3", "type bfloat16", "attention sdpa", "type float32"])
-        # A warm-up, then in turn.
-        self.assertEqual([line.split()[0] for line in lines[4:]], ["transformers"] + ["host", "transformers"] * 2)
-        self.assertEqual(lines[4], "transformers 1 64 576")
+        self.assertEqual(lines[:7], ["threads 3", "type bfloat16", "attention sdpa", "type default", "type float32",
+                                     "attention sdpa", "type default"])
+        # Each type twice, then a warm-up of the faster, then in turn with the host.
+        self.assertEqual(lines[7:11], ["transformers 1 256 576 bfloat16"] * 2 + ["transformers 1 256 576 float32"] * 2)
+        self.assertEqual([line.split()[0] for line in lines[11:]], ["transformers"] + ["host", "transformers"] * 2)
+        self.assertEqual(lines[11], f"transformers 1 64 576 {fast}")
 
     def test_a_shape_without_a_file(self):
         self.program("llama-bench", "raise SystemExit(1)\n")
@@ -109,7 +119,7 @@ class Compare(unittest.TestCase):
 
 class Tables(unittest.TestCase):
     CASE = HOST | {"shape": "smollm2", "prompt_tokens": 2000, "dtype": "bf16", "threads": 2, "repeats": 5,
-                   "schedule": "8:0.3", "left_out": [], "transformers": "transformers 5, PyTorch 2",
+                   "schedule": "8:0.3", "left_out": [], "transformers": "transformers 5, PyTorch 2", "transformers_dtype": "f32",
                    "transformers_ms": 150.0, "dense_over_transformers": 1.5}
 
     def bars(self, *cases):
@@ -133,7 +143,7 @@ class Tables(unittest.TestCase):
         text = self.table(make_tables.peer_tables, [self.CASE | {"left_out": ["llama.cpp: not there"]}])
         self.assertIn("| smollm2 | bf16 | 2000 | 5 | 100 | 150 | 1.50 |", text)
         self.assertIn("| smollm2 | bf16 | 2000 | 5 | 40 | 2.50 | 2.60 | 0.2 % | 0.10 % | 70 % |", text)
-        self.assertIn("avx512-bf16, 2 threads, medians of the turns. transformers 5, PyTorch 2.", text)
+        self.assertIn("avx512-bf16, 2 threads, medians of the turns. transformers 5, PyTorch 2, in f32.", text)
         self.assertIn("Left out: smollm2: llama.cpp: not there.", text)
 
     def test_decode_steps_and_int8(self):
