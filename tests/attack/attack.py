@@ -150,7 +150,7 @@ NUMBERS = {
                          "--continuations", "--revive-from", "--min-tokens"),
     "lazyllm-evaluate": ("--max-tokens", "--limit", "--context", "--longest-answer", "--keep", "--seed", "--seeds", "--speed-items", "--repeats",
                          "--threads"),
-    "lazyllm-calibrate": ("--prompts-limit", "--prompt-tokens", "--tokens", "--runs", "--speedups", "--decode-rows", "--threads"),
+    "lazyllm-calibrate": ("--prompts-limit", "--prompt-tokens", "--tokens", "--runs", "--minutes", "--speedups", "--decode-rows", "--threads"),
     "ttft_bench": ("--prompt", "--batch", "--threads", "--generate", "--repeats", "--overhead-turns", "--seconds"),
     "attention_bench": ("--keys", "--rows", "--head-dim", "--group", "--heads", "--kept", "--threads", "--repeats"),
     "int8_loss": ("--prompts-limit", "--prompt-tokens", "--tokens", "--threads"),
