@@ -17,6 +17,9 @@ import types
 
 import transformers_ttft
 
+# The prompt that chooses PyTorch's type.
+PROBE_TOKENS = 256
+
 
 def gguf(text):
     shape, separator, path = text.partition("=")
@@ -65,11 +68,13 @@ class Transformers:
         self.version = f"transformers {transformers.__version__}, PyTorch {torch.__version__.split('+')[0]}"
         torch.set_num_threads(options.threads)
         models = {dtype: transformers_ttft.make_model(torch, transformers, types.SimpleNamespace(
-            shape=shape, prompt=[256, *options.prompt], dtype=dtype, device="cpu")) for dtype in (options.dtype, "f32")}
+            shape=shape, prompt=[PROBE_TOKENS, *options.prompt], dtype=dtype, device="cpu"))
+            for dtype in (options.dtype, "f32")}
         times = {}
-        for dtype, self.model in models.items():
-            self.prefill_ms(256)  # warm-up
-            times[dtype] = self.prefill_ms(256)
+        for dtype, model in models.items():
+            self.model = model
+            self.prefill_ms(PROBE_TOKENS)  # warm-up
+            times[dtype] = self.prefill_ms(PROBE_TOKENS)
         self.dtype = min(times, key=times.get)
         self.model = models[self.dtype]
 
