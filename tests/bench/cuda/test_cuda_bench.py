@@ -298,7 +298,8 @@ class Run(Folder):
                 self.assertEqual("--track-stream-ordered-races all" in line, "memcheck" in line, line)
         self.assertIn("micro        left out: Google Benchmark was not found", done.stdout)
         self.assertEqual(done.stdout.splitlines().count("peers        left out: no torch here"), 1)
-        self.assertIn("tests        done in 0 s; 100% tests passed, 0 tests failed out of 2", done.stdout)
+        self.assertRegex(
+            done.stdout, "tests        done in [0-9]+ s; 100% tests passed, 0 tests failed out of 2")
         # The table comes last, and the last line says the time.
         last = done.stdout.splitlines()
         self.assertRegex(last[-1], "^[0-9]+ of 480 s; results in ")
@@ -440,7 +441,7 @@ class Run(Folder):
         sanitize = ("--parts", "sanitizer")
         done = self.run_on_device(*sanitize, STOPPED="*memcheck*/test_cuda", WRONG="*racecheck*/test_llama_cuda")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("memcheck     test_cuda stopped after 0 s", done.stdout)
+        self.assertRegex(done.stdout, "memcheck     test_cuda stopped after [0-9]+ s")
         self.assertIn("racecheck    test_llama_cuda FAILED", done.stdout)
         done = self.run_on_device(*sanitize)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -454,7 +455,7 @@ class Run(Folder):
         hanging = {"HANGS": "*memcheck*", "TARGETS": "test_cuda"}
         done = self.run_on_device("--parts", "sanitizer", "--seconds", "22", **hanging)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, "memcheck     test_cuda stopped after [56] s")  # of 17
+        self.assertRegex(done.stdout, "memcheck     test_cuda stopped after [3-6] s")  # of 17, less what a slow machine takes
         self.assertIn("initcheck    test_cuda done", done.stdout)
         # What was stopped comes after what had no turn, and gets twice the time, more than its share.
         for path in self.results.glob("*check*"):
@@ -462,7 +463,7 @@ class Run(Folder):
         for tool, seconds in (("memcheck", "4"), ("racecheck", "5")):
             (self.results / f"{tool}-test_cuda.stopped").write_text(seconds)
         done = self.run_on_device("--parts", "sanitizer", "--seconds", "15", **hanging)
-        self.assertRegex(done.stdout, "(?s)initcheck    test_cuda done.*memcheck     test_cuda stopped after [789] s"
+        self.assertRegex(done.stdout, "(?s)initcheck    test_cuda done.*memcheck     test_cuda stopped after [6-9] s"
                                       ".*racecheck    test_cuda (done|left out)")
 
     def test_without_time_fails_and_says_so(self):
