@@ -218,11 +218,23 @@ class Calibration {
       say("{} of {} are shorter than --min-tokens {}: presets of the file do not prune such ones", shorter,
           counted(std::ssize(references_), "prompt"), least);
     }
-    out_.commit(json_text(preset_file(name_, model_->config().layers, presets, options_.follow_up), 2) + "\n");
+    out_.commit(json_text(preset_file(name_, model_->config().layers, presets, conditions()), 2) + "\n");
     for (const NamedPreset& preset : presets) print_text(described(preset));
   }
 
  private:
+  Conditions conditions() const {
+    Conditions conditions{.prompt_tokens = 0,
+                          .chat = options_.chat,
+                          .dtype = options_.model.placement.dtype,
+                          .int8 = options_.model.placement.int8,
+                          .follow_up = options_.follow_up};
+    for (const Reference& reference : references_) {
+      conditions.prompt_tokens = std::max(conditions.prompt_tokens, std::ssize(reference.prompt));
+    }
+    return conditions;
+  }
+
   /// What outcomes depend on.
   nlohmann::ordered_json settings() const {
     Fingerprint fingerprint;

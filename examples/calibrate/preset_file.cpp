@@ -17,18 +17,25 @@ Json to_json(const Agreement& agreement) {
           {"prompts", agreement.prompts},    {"tokens", agreement.tokens}};
 }
 
+Json to_json(const Conditions& conditions) {
+  Json json = {{"prompt_tokens", conditions.prompt_tokens}, {"chat", conditions.chat}, {"dtype", conditions.dtype}};
+  if (conditions.int8) json["weights"] = "int8";
+  if (!conditions.follow_up.empty()) json["follow_up"] = conditions.follow_up;
+  return json;
+}
+
 }  // namespace
 
 Json preset_file(const std::string& model, Index layers, const std::vector<NamedPreset>& presets,
-                 const std::string& follow_up) {
+                 const Conditions& conditions) {
   Json file = {{"format", 1}, {"model", model}, {"layers", layers}, {"default", presets.at(0).name}};
   for (const auto& [name, candidate, held_out, ttft_speedup] : presets) {
     Json& preset = file["presets"][name] = candidate.preset;
     preset["measured"] = {{"ideal_ttft_speedup", rounded(candidate.ideal_speedup)},
                           {"ttft_speedup", rounded(ttft_speedup)},
                           {"held_out", to_json(held_out)},
-                          {"searched", to_json(candidate.agreement)}};
-    if (!follow_up.empty()) preset["measured"]["follow_up"] = follow_up;
+                          {"searched", to_json(candidate.agreement)},
+                          {"with", to_json(conditions)}};
   }
   return file;
 }

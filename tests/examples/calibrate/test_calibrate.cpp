@@ -144,6 +144,8 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
     };
     check("searched", {outcomes[0], outcomes[3]});
     check("held_out", {outcomes[1], outcomes[2]});
+    // BOS, a space and 120 characters.
+    CHECK(measured["with"] == nlohmann::json{{"prompt_tokens", 122}, {"chat", false}, {"dtype", "f32"}});
   }
 }
 
@@ -284,8 +286,8 @@ TEST_CASE("calibrate: with --follow-up the second turn's answers are compared") 
   CHECK(measured("two.json") != measured("one.json"));
   CHECK(measured("two.json") == measured("same.json"));
   CHECK(measured("two.json") > 0);
-  CHECK((*program.read("two.json")["presets"].begin())["measured"]["follow_up"] == "why not?");
-  CHECK_FALSE((*program.read("one.json")["presets"].begin())["measured"].contains("follow_up"));
+  CHECK((*program.read("two.json")["presets"].begin())["measured"]["with"]["follow_up"] == "why not?");
+  CHECK_FALSE((*program.read("one.json")["presets"].begin())["measured"]["with"].contains("follow_up"));
   const auto too_long = program.run("long.json", with({"--follow-up", std::string(600, 'x')}));
   CHECK(too_long.status == 1);
   CHECK(too_long.err.find("--follow-up has 6") != std::string::npos);
@@ -390,6 +392,8 @@ TEST_CASE("calibrate: --chat puts prompts in the model's chat template") {
     const auto result = program.run(out, more);
     CAPTURE(result.err);
     REQUIRE(result.status == 0);
+    const nlohmann::json preset = program.read(out)["presets"].front();
+    CHECK(preset["measured"]["with"]["chat"] == (out == "chat.json"));
     const std::string log = test::read(program.path(out + ".log.jsonl"));
     return nlohmann::json::parse(log.substr(0, log.find('\n'))).at("settings").at("fingerprint");
   };
@@ -414,8 +418,13 @@ TEST_CASE("calibrate: a preset that is given is measured, and nothing is searche
   CHECK(measured["measured"]["held_out"] == searched["measured"]["held_out"]);
   CHECK(measured["measured"]["searched"] == searched["measured"]["searched"]);
 
-  REQUIRE(program.run("list.json", {"--schedule", "1:0.5", "--score", "max:2", "--protect-last", "3"}).status == 0);
+  REQUIRE(program
+              .run("list.json", {"--schedule", "1:0.5", "--score", "max:2", "--protect-last", "3", "--prompt-tokens",
+                                 "40", "--dtype", "bf16", "--weights", "int8"})
+              .status == 0);
   const nlohmann::json list = program.read("list.json")["presets"].front();
+  CHECK(list["measured"]["with"] ==
+        nlohmann::json{{"prompt_tokens", 40}, {"chat", false}, {"dtype", "bf16"}, {"weights", "int8"}});
   CHECK(list["schedule"] == "1:0.5");
   CHECK(list["score"] == "max:2");
   CHECK(list["protect_last"] == 3);
