@@ -15,18 +15,17 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
-constexpr int tile_vectors = 4;
+constexpr int tile_rows = 4, tile_vectors = 4;
 #elif defined(__AVX2__)
 constexpr int lanes = 8;
-constexpr int tile_vectors = 2;
+constexpr int tile_rows = 6, tile_vectors = 2;
 #else
 constexpr int lanes = 4;
-constexpr int tile_vectors = 2;
+constexpr int tile_rows = 4, tile_vectors = 2;
 #endif
 constexpr int scored_queries = 8;  ///< of a tile of `score`, each with one vector
 constexpr int summed_queries = 6;  ///< of a tile of `sum`, each with `tile_vectors`: they must fit the registers
-constexpr int tile_rows = 4;
-static_assert(block_step % lanes == 0 && tile_rows == 4);
+static_assert(block_step % lanes == 0);
 
 using Vector [[gnu::vector_size(lanes * sizeof(float))]] = float;
 using Words [[gnu::vector_size(lanes * sizeof(unsigned))]] = unsigned;
@@ -204,15 +203,23 @@ void multiply_tile(Index depth, Index columns, const float* a, const float* b, I
   }
 }
 
+/// Calls `body(first, height)` for parts of [0, count) of about equal heights, `most` or fewer, known to the compiler.
+template <int most, class Body, int... less>
+void for_tiles(Index count, const Body& body, std::integer_sequence<int, less...>) {
+  for (Index first = 0, tiles = (count + most - 1) / most; tiles > 0; --tiles) {
+    const Index height = (count - first + tiles - 1) / tiles;
+    ((height == less + 1 ? body(first, std::integral_constant<int, less + 1>()) : void()), ...);
+    first += height;
+  }
+}
+
 template <int vectors>
 void multiply_columns(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride,
                       float* c) {
-  for (; rows >= tile_rows; rows -= tile_rows, a += tile_rows * depth, c += tile_rows * columns) {
-    multiply_tile<tile_rows, vectors>(depth, columns, a, b, b_stride, c);
-  }
-  if (rows == 3) multiply_tile<3, vectors>(depth, columns, a, b, b_stride, c);
-  if (rows == 2) multiply_tile<2, vectors>(depth, columns, a, b, b_stride, c);
-  if (rows == 1) multiply_tile<1, vectors>(depth, columns, a, b, b_stride, c);
+  const auto tile = [=]<int height>(Index first, std::integral_constant<int, height>) {
+    multiply_tile<height, vectors>(depth, columns, a + first * depth, b, b_stride, c + first * columns);
+  };
+  for_tiles<tile_rows>(rows, tile, std::make_integer_sequence<int, tile_rows>());
 }
 
 void multiply(Index rows, Index depth, Index columns, const float* a, const float* b, Index b_stride, float* c) {
@@ -301,16 +308,6 @@ Vector sums_of_lanes(const Vector (&vectors)[count]) {
     return sums[0];
   } else {
     return sums_of_lanes(sums);
-  }
-}
-
-/// Calls `body(first, height)` for parts of [0, count) of about equal heights, `most` or fewer, known to the compiler.
-template <int most, class Body, int... less>
-void for_tiles(Index count, const Body& body, std::integer_sequence<int, less...>) {
-  for (Index first = 0, tiles = (count + most - 1) / most; tiles > 0; --tiles) {
-    const Index height = (count - first + tiles - 1) / tiles;
-    ((height == less + 1 ? body(first, std::integral_constant<int, less + 1>()) : void()), ...);
-    first += height;
   }
 }
 

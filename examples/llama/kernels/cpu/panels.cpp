@@ -235,14 +235,17 @@ using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * 2>;
 /// short a piece that the processor does not see where it goes on.
 template <class Products>
 LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX& to) {
-  std::array<std::uint32_t, std::size_t{stretch}> whole;
   constexpr Index bytes = 4 * stretch, line = 64;
   for (Index at = 0; at < bytes; at += line) {
     _mm_prefetch(reinterpret_cast<const char*>(x) + bytes + at, _MM_HINT_T1);
   }
-  std::memcpy(whole.data(), x, static_cast<std::size_t>(groups) * sizeof(whole[0]));
+  std::array<std::uint32_t, std::size_t{stretch}> whole;
+  if (groups % 8 != 0) {  // eight at once would read behind the row
+    std::memcpy(whole.data(), x, static_cast<std::size_t>(groups) * sizeof(whole[0]));
+    x = reinterpret_cast<const std::byte*>(whole.data());
+  }
   for (Index k = 0; k < groups; k += 8) {
-    const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(whole.data() + k));
+    const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 4 * k));
     auto* const at = reinterpret_cast<__m256i*>(to.data() + k);
     _mm256_storeu_si256(at, Products::template part_of_x<0>(eight));
     _mm256_storeu_si256(at + stretch / 8, Products::template part_of_x<1>(eight));

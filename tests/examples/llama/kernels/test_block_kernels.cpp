@@ -121,7 +121,7 @@ TEST_CASE("products of blocks, the obvious way, by each instruction set") {
     const auto a = random_matrix<float>(rows, depth, 4, 1), b = random_matrix<float>(depth, stride, 5, 1);
     for (const BlockKernels* const kernels : usable_block_kernels()) {
       CAPTURE(kernels->isa);
-      for (const Index height : {rows, Index{7}, Index{2}, Index{1}}) {
+      for (Index height = 1; height <= rows; ++height) {  // each way to share them out to tiles
         Matrix<float> c(rows, columns, NAN);
         kernels->multiply(height, depth, columns, a.values.data(), b.values.data(), stride, c.values.data());
         for (Index row = 0; row < height; ++row) {
