@@ -61,6 +61,10 @@ struct Options {
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
     if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
+    const auto folder = std::filesystem::absolute(out).parent_path();
+    if (std::error_code none; std::filesystem::is_directory(data) && std::filesystem::equivalent(data, folder, none)) {
+      fail("--out ", out, " lies in --data ", data, ", and its log would be read as prompts there");
+    }
   }
 };
 
@@ -111,7 +115,7 @@ SharedMembers shared_members(const PruningOptions& options, Index decode_rows) {
   shared.decode_revived = options.decode_revived;
   if (options.first_revived) shared.first_revived = options.first_revived;
   if (options.continuations) shared.continuations = options.continuations;
-  if (options.revive_from) shared.revive_from = options.revive_from;
+  shared.revive_from = options.revive_from;
   return shared;
 }
 
@@ -206,6 +210,8 @@ class Calibration {
       for (Index prompt = problem_.prompts; prompt < std::ssize(references_); ++prompt) {
         outcomes.push_back(outcome(found.preset, prompt, progress, "held out, " + name));
       }
+      decoder_.reset();  // before two others take memory
+      current_.clear();
       const double ttft = ttft_speedup(found.preset, progress, "timed, " + name);
       found.preset.min_tokens = min_tokens_;
       presets.push_back({name, std::move(found), summarize(outcomes), ttft});
@@ -300,8 +306,11 @@ class Calibration {
       best_ = fmt::format(", best at {:.2f}x: KL {:.4f}, top-1 {:.1f} % by {}", better.ideal_speedup,
                           better.agreement.kl, 100 * better.agreement.top1, in_words(better.preset));
     };
+    bool out_of_time = false;
+    problem_.out_of_time = [&] { out_of_time = true; };
     std::vector<Candidate> found = llama::search(problem_, options_.speedups, most);
-    if (affordable() < left) {
+    best_.clear();
+    if (out_of_time) {
       progress.clear();
       say("--minutes {} allowed {} of {} of a prompt; --resume with more minutes goes on", options_.minutes,
           most - left, counted(most, "run"));
@@ -311,9 +320,8 @@ class Calibration {
 
   /// How many times a prompt can be run before what follows the search must begin.
   Index affordable() const {
-    // A first guess, which takes decode steps for as much faster as prompts are.
-    const double run_ms =
-        pruned_ > 0 ? pruned_ms_ / static_cast<double>(pruned_) : dense_ms_ / options_.speedups.front();
+    // At first a pruned run counts as a dense one: its prompt is faster, its decode steps are not.
+    const double run_ms = pruned_ > 0 ? pruned_ms_ / static_cast<double>(pruned_) : dense_ms_;
     const double after_ms = static_cast<double>(options_.speedups.size()) *
                             (static_cast<double>(held_out_prompts()) * run_ms +
                              static_cast<double>(timed_prompts() * timed_repeats) * (dense_ms_ + run_ms));
@@ -444,13 +452,15 @@ int main(int argc, char** argv) {
                                       {"--min-tokens", of_search(lazyllm::recommended_min_tokens)}}) {
     app.get_option(option)->default_str(value);
   }
-  add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0});
+  add_numbers(app, "--speedups", options.speedups, "ideal speedups of the presets, ascending", {1.01, 20.0})
+      ->excludes("--schedule");
   add_number(app, "--tokens", options.tokens,
              "tokens after each prompt to compare, fewer where the text ends or its max_tokens is less", {.least = 1});
   add_number(app, "--runs", options.runs,
              "work of the search at most, in passes over the prompts that it searches with; a trial that fails early "
              "counts in part. 20 for each speedup find good schedules",
-             {1, 1'000'000});
+             {1, 1'000'000})
+      ->excludes("--schedule");
   add_number(
       app, "--minutes", options.minutes,
       "time of a search at most, with all that is measured before and after it: it tries less where --runs would "
@@ -466,6 +476,6 @@ int main(int argc, char** argv) {
       ->excludes("--decode-revived");
   app.add_flag("--resume", options.resume,
                "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "
-               "and --minutes may be given then");
+               "and --minutes may be given then, and with less of them it may find less");
   return run_program(app, argc, argv, [&] { calibrate(options); });
 }

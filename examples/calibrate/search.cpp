@@ -66,16 +66,14 @@ struct Shape {
   }
 
  private:
-  /// The pruning layers that may revive in decode steps share `rows`: all of them, the last ones where there are fewer
+  /// The pruning layers share the `rows` that decode steps revive: all of them, the last ones where there are fewer
   /// rows, or the last one alone.
   void share_rows(lazyllm::Preset& preset, Index rows) const {
-    std::vector<Index> at;
-    for (const lazyllm::LayerKeep& point : preset.schedule.points()) {
-      if (point.layers_run >= preset.revive_from.value_or(0)) at.push_back(point.layers_run);
+    const auto& points = preset.schedule.points();
+    const Index reviving = std::min({rows, Index{std::ssize(points)}, deepest_first ? 1 : rows});
+    if (reviving > 0 && reviving < std::ssize(points)) {
+      preset.revive_from = points[points.size() - static_cast<std::size_t>(reviving)].layers_run;
     }
-    const Index reviving = std::min({rows, Index{std::ssize(at)}, deepest_first ? 1 : rows});
-    if (reviving > 0 && reviving < std::ssize(at))
-      preset.revive_from = at[at.size() - static_cast<std::size_t>(reviving)];
     preset.decode_revived = reviving > 0 ? rows / reviving : 0;
   }
 };
@@ -125,11 +123,10 @@ class Search {
     std::vector<Candidate> found;
     std::vector<Shape> shapes = first_shapes(problem_.layers, problem_.shared);
     for (std::size_t i = 0; i < speedups.size(); ++i) {
-      // What one speedup leaves is for the next.
-      const auto others = static_cast<Index>(speedups.size() - i - 1);
-      keep_time((others + 1) * problem_.prompts);
-      reserve_ = left_ * others / (others + 1);
+      later_ = static_cast<Index>(speedups.size() - i - 1);
+      used_ = 0;
       speedup_ = speedups[i];
+      share(problem_.prompts);
       Best best = screened(shapes);
       climb(best);
       found.push_back(candidate(best));
@@ -146,9 +143,17 @@ class Search {
     double kl = 0;                  // sum
   };
 
-  /// Leaves as many evaluations as there is time for, but not less than `least`.
-  void keep_time(Index least) {
-    if (problem_.affordable) left_ = std::min(allowed_, std::max(problem_.affordable(), least));
+  /// Leaves as many evaluations as there is time for, and reserves for each later speedup as many as this one has had
+  /// and has left: what one leaves is for the next ones. At least `least` are left for this one, and one for each
+  /// prompt for each later one.
+  void share(Index least) {
+    left_ = problem_.affordable ? std::min(allowed_, problem_.affordable()) : allowed_;
+    reserve_ = std::max(later_ * problem_.prompts, (used_ + left_) * later_ / (later_ + 1));
+    left_ = std::max(left_, reserve_ + least);
+  }
+
+  void out_of_time() const {
+    if (left_ < allowed_ && problem_.out_of_time) problem_.out_of_time();
   }
 
   /// The outcome for a prompt, or null if there is no evaluation left for it.
@@ -160,6 +165,7 @@ class Search {
       if (left_ <= reserve_) return nullptr;
       --left_;
       --allowed_;
+      ++used_;
       outcome = problem_.evaluate(preset, prompt);
     }
     return &*outcome;
@@ -191,6 +197,11 @@ class Search {
       std::ranges::stable_sort(entries, {}, [](const Entry& entry) { return entry.best.kl; });
       if (seen == all) break;
       entries.resize((entries.size() + 1) / 2);
+      share(all - seen);
+      if (left_ - reserve_ < std::ssize(entries) * (std::min(2 * seen, all) - seen)) {
+        out_of_time();
+        entries.resize(1);
+      }
     }
     report(entries.front().best);
     return entries.front().best;
@@ -201,8 +212,8 @@ class Search {
     for (bool improved = true; improved;) {
       improved = false;
       for (const Shape& shape : variants(best.shape)) {
-        keep_time(reserve_);
-        if (left_ <= reserve_) return;
+        share(0);
+        if (left_ <= reserve_) return out_of_time();
         auto better = trial(best, shape);
         if (!better) continue;
         best = std::move(*better);
@@ -258,7 +269,7 @@ class Search {
       if (!shared.protect_first && head != shape.protect_first)
         add([&](Shape& variant) { variant.protect_first = head; });
     }
-    if (!shared.decode_revived && !shared.revive_from) {
+    if (!shared.decode_revived) {
       add([&](Shape& variant) { variant.deepest_first = !shape.deepest_first; });
     }
     for (std::size_t i = 0; i < shape.cuts.size(); ++i) {
@@ -302,7 +313,9 @@ class Search {
   double speedup_ = 1;                                                   // that is asked for now
   Index allowed_;                                                        // evaluations
   Index left_;                                                           // of these, what there is time for
-  Index reserve_ = 0;                                                    // of these, how many are for later
+  Index used_ = 0;                                                       // for this speedup
+  Index later_ = 0;                                                      // speedups
+  Index reserve_ = 0;                                                    // of what is left, how many are for these
   std::map<std::string, std::vector<std::optional<Outcome>>> outcomes_;  // by preset
 };
 
@@ -353,6 +366,9 @@ void check_search(const SearchProblem& problem, const std::vector<double>& speed
   for (const double speedup : speedups) {
     if (!(speedup > slower)) fail(fmt::format("a speedup of {} is out of range: it must be above {}", speedup, slower));
     slower = speedup;
+  }
+  if (problem.shared.revive_from && !problem.shared.decode_revived) {
+    fail("revive_from ", *problem.shared.revive_from, " needs decode_revived");
   }
   const Index least = problem.prompts * std::ssize(speedups);
   if (evaluations < least) {

@@ -58,7 +58,7 @@ struct SharedMembers {
   Index decode_rows = 4;
   std::optional<Index> first_revived = 32;  ///< in the first one, which misses most, and comes once an answer
   std::optional<Index> continuations = 2;   ///< most of what more of them would give
-  std::optional<Index> revive_from = {};
+  std::optional<Index> revive_from = {};    ///< only with `decode_revived`
 };
 
 /// What to search in.
@@ -71,14 +71,17 @@ struct SearchProblem {
   std::function<double(const lazyllm::Preset&)> ideal_speedup;
   /// Runs a prompt. Called at most once for a preset and a prompt.
   std::function<Outcome(const lazyllm::Preset&, Index prompt)> evaluate;
-  /// How many more calls of `evaluate` there is time for; asked before each trial. Null where time does not count.
+  /// How many more calls of `evaluate` there is time for; asked again and again. Null where time does not count.
   std::function<Index()> affordable = nullptr;
+  /// Is told where time ends the search for a speedup before all is tried; may be null.
+  std::function<void()> out_of_time = nullptr;
   /// Is told of each better preset; may be null.
   std::function<void(const Candidate&)> found = nullptr;
 };
 
 /// Throws `std::invalid_argument` where `search` refuses to start: no prompt, speedups that do not ascend from above 1
-/// or cannot be had, or fewer evaluations than prompts for each speedup. Runs nothing.
+/// or cannot be had, fewer evaluations than prompts for each speedup, or a shared `revive_from` without
+/// `decode_revived`. Runs nothing.
 void check_search(const SearchProblem& problem, const std::vector<double>& speedups, Index evaluations);
 
 /// Finds for each of `speedups` (ascending, above 1) a preset that is just as fast by `ideal_speedup` and has a small

@@ -70,12 +70,15 @@ class MadeUp {
                              damage(preset, prompt) * positions};
             },
         .affordable = std::move(affordable),
+        .out_of_time = out_of_time,
         .found = [this](const Candidate& better) { found_.push_back(better); },
     };
     auto result = llama::search(problem, speedups, most);
     CHECK(std::ssize(asked_) <= most);
     return result;
   }
+
+  std::function<void()> out_of_time;
 
   Index evaluations() const { return std::ssize(asked_); }
   const std::vector<Candidate>& found() const { return found_; }
@@ -218,6 +221,42 @@ TEST_CASE("search: takes what there is time for, shared among the speedups, and 
   CHECK(fast.evaluations() > 250);
 }
 
+TEST_CASE("search: each speedup gets its part of the time, also where the first guess was wrong") {
+  const std::vector<double> speedups = {1.5, 2.34, 3};
+  for (const Index guess : {375, 240}) {  // in place of 300
+    CAPTURE(guess);
+    MadeUp made_up;
+    const auto found = made_up.search(speedups, 600, {}, [&] {
+      const Index now = made_up.evaluations();
+      return now == 0 ? guess : 300 - now;
+    });
+    REQUIRE(found.size() == 3);
+    std::array<Index, 3> reports = {};
+    for (const Candidate& better : made_up.found()) {
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (better.ideal_speedup >= speedups[i] && better.ideal_speedup < 1.1 * speedups[i]) ++reports[i];
+      }
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      CHECK(reports[i] > 1);  // of the first schedules, and of a variant that is better
+    }
+    CHECK(made_up.evaluations() <= 300 + prompts);
+    CHECK(made_up.evaluations() > 250);
+  }
+}
+
+TEST_CASE("search: says that time has ended it, and only then") {
+  for (const auto& [time, ended] : {std::pair<Index, bool>{60, true}, {100'000, false}}) {
+    CAPTURE(time);
+    MadeUp made_up;
+    bool out_of_time = false;
+    made_up.out_of_time = [&] { out_of_time = true; };
+    made_up.search({1.5, 2.4}, 600, {}, [&, left = time] { return left - made_up.evaluations(); });
+    CHECK(out_of_time == ended);
+  }
+}
+
 TEST_CASE("search: any number of evaluations gives a result, more give no worse one, and equal searches equal ones") {
   double before = 1e9;
   for (const Index most : {2 * prompts, 2 * prompts + 1, 6 * prompts, 40 * prompts, 100 * prompts}) {
@@ -270,6 +309,8 @@ TEST_CASE("search: what cannot be searched is refused") {
   refused({2, 50}, 10, "a speedup of 50 is out of reach");  // before anything is run: there is nothing to run it with
   problem.layers = 1;
   refused({2}, 10, "a speedup of 2 is out of reach with a model of 1 layers");
+  problem.shared.revive_from = 3;
+  refused({2}, 10, "revive_from 3 needs decode_revived");
 }
 
 TEST_CASE("summarize: means over the positions") {

@@ -72,4 +72,10 @@ TEST_CASE("progress: where stderr is no terminal, the bar writes a line after ea
     bar.advance(true, "after the interval");
   });
   CHECK(text.ends_with("[===============               ] 1/2  ETA ?  after the interval\n"));
+  CHECK(written([] {
+          ProgressBar bar(9, 0);
+          bar.advance(true, "first");
+          bar.expect(3);
+          bar.advance(true, "second");
+        }).ends_with("[===============               ] 2/4  ETA ?  second\n"));
 }
