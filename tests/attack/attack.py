@@ -7,10 +7,12 @@ or complete, and nothing else may be left. Needs Python's standard library only.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pty
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -20,8 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-SECONDS = 60  # more means that a program hangs
-LEAST_ATTACKS, MOST_SECONDS = 800, 300  # of all areas together: fewer or longer is a failure of the attack itself
+SECONDS = 300  # more means that a program hangs
+# Of all areas together: fewer attacks, or more seconds of processor time, are a failure of the attack itself.
+LEAST_ATTACKS, MOST_SECONDS = 800, 300
 MEMORY = 4 << 20  # KiB of address space
 # What a message must not have: words of a library that say neither place nor reason.
 NO_REASON = ("std::", "bad_alloc", "basic_", "json.exception", "cannot use at()", "type must be", "max_size", "stoi", "U_", "filesystem error")
@@ -639,6 +642,8 @@ def stopped(folder, number, seconds):
     if run.returncode == 0:
         return []  # it was faster
     left = {path.name for path in folder.iterdir()} - {"prompt.txt", "old.json"}
+    if number == signal.SIGKILL:  # which nothing can clear up after: the file by which a folder is found writable
+        left = {name for name in left if not name.startswith(".lazyllm-")}
     problems = [] if (folder / "old.json").read_text() == "old" else ["old.json has changed"]
     return problems + ([f"leaves {sorted(left)}"] if left else [])
 
@@ -722,7 +727,10 @@ def on_terminal(folder, compare):
         to_terminal = start(folder, "lazyllm-generate", *arguments, stdout=program_side)
         os.close(program_side)
         err = to_terminal.communicate(timeout=SECONDS)[1]
-        shown = screen.read(1 << 16)
+        shown = b""
+        with contextlib.suppress(OSError):  # its end, once nobody has the other side
+            while chunk := screen.read(1 << 16):
+                shown += chunk
     problems = []
     if to_pipe.returncode != 0 or to_terminal.returncode != 0:
         problems.append(f"ends with {to_pipe.returncode} and {to_terminal.returncode}: {err[:200]!r}")
@@ -786,14 +794,16 @@ def main():
     for name, problems in bad:
         for problem in problems:
             print(f"{name}: {problem}")
-    seconds = time.monotonic() - begin
-    print(f"{len(jobs)} attacks in {seconds:.0f} s, {len(bad)} of them not withstood")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime  # not the clock's: other programs may run
+    print(f"{len(jobs)} attacks in {time.monotonic() - begin:.0f} s, with {seconds:.0f} s of processor time, "
+          f"{len(bad)} of them not withstood")
     if wanted:
         return 1 if bad else 0
     if len(jobs) < LEAST_ATTACKS:
         print(f"too few attacks, at least {LEAST_ATTACKS} are to run")
     if seconds > MOST_SECONDS:
-        print(f"too long, at most {MOST_SECONDS} s are to pass")
+        print(f"too much, at most {MOST_SECONDS} s of processor time are to be taken")
     return 1 if bad or len(jobs) < LEAST_ATTACKS or seconds > MOST_SECONDS else 0
 
 

@@ -16,6 +16,10 @@ sys.dont_write_bytecode = True
 
 import make_tables  # noqa: E402
 
+# Without what the scripts read, and what would lead git elsewhere.
+OUTER = {name: value for name, value in os.environ.items()
+         if name not in ("THREADS", "TOKENS", "REPEATS", "ISA", "SECONDS_AT_MOST", "COMMIT", "GGUF", "GGUF_INT8")
+         and not name.startswith("GIT_")} | {"GIT_CONFIG_GLOBAL": os.devnull}
 DOCUMENT = "".join(f"<!-- {kind} begin -->\nold\n<!-- {kind} end -->\n" for kind in ("attention", "ttft", "overhead", "int8", "generation", "short", "serving", "busy"))
 CASE = {"isa": "avx2", "dtype": "f32", "products": "library", "head_dim": 64, "group": 1, "keys": 1000,
         "rows": 1000, "scattered": False, "kept_percent": 100, "attention_gflops": 1.0, "product_gflops": 2.0, "share_percent": 50.0, "threads": 2, "repeats": 5}
@@ -55,7 +59,7 @@ class Repository(unittest.TestCase):
 
     def git(self, *arguments):
         subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e", *arguments], cwd=self.folder, check=True,
-                       capture_output=True)
+                       capture_output=True, env=OUTER)
 
     def commit_all(self):
         self.git("add", "-A")
@@ -109,7 +113,7 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
 
     def run_script(self, *kinds, **environment):
         return subprocess.run(["bash", "bench/run.sh", *kinds], cwd=self.folder, capture_output=True, text=True,
-                              env=os.environ | environment)
+                              env=OUTER | environment)
 
     def calls(self):
         path = self.folder / "build/release/bin/calls"
@@ -270,7 +274,7 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
         self.assertEqual(done.returncode, 1)
         self.assertIn("changes that are not committed", done.stderr)
         self.commit_all()
-        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=self.folder, text=True).strip()
+        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=self.folder, text=True, env=OUTER).strip()
         self.assertEqual(self.run_script("attention").returncode, 0)
         self.assertIn(f"commit {commit};", self.document())
         calls = self.calls()
@@ -427,7 +431,7 @@ class Quality(Repository):
 
     def test_changes_of_the_sources_are_refused(self):
         run = ["bash", "bench/quality/run.sh"]
-        options = {"cwd": self.folder, "capture_output": True, "text": True, "env": os.environ | {"BIN": "bin"}}
+        options = {"cwd": self.folder, "capture_output": True, "text": True, "env": OUTER | {"BIN": "bin"}}
         self.write("docs/text.md", "changed")
         done = subprocess.run(run, **options)
         self.assertEqual(done.returncode, 0, done.stderr)

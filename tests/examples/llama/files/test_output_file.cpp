@@ -134,6 +134,7 @@ TEST_CASE("output: a signal while it is written ends the program after the file 
   const fs::path path = folder.write("out", "old");
   const std::string text(8'000'000, 'x');
   for (const int signal : {SIGINT, SIGTERM}) {
+    folder.write("out", "old");
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -141,7 +142,8 @@ TEST_CASE("output: a signal while it is written ends the program after the file 
       const OutputFile file(path);
       for (;;) file.commit(text);
     }
-    ::usleep(200'000);
+    for (int i = 0; i < 60'000 && fs::file_size(path) != text.size(); ++i) ::usleep(1000);
+    ::usleep(20'000);  // into one of the next commits
     ::kill(child, signal);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);

@@ -87,7 +87,8 @@ TEST_CASE("several threads work, and callers at the same time do not disturb eac
   share_parts(2, 2, 1, [&](Index, Index, int) {
     const int now = ++together;
     if (now > most) most = now;
-    for (int i = 0; i < 500 && together < 2 && most < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 60'000 && together < 2 && most < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     --together;
   });
   CHECK(most == 2);
