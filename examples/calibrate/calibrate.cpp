@@ -62,7 +62,8 @@ struct Options {
     if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
     const auto folder = std::filesystem::absolute(out).parent_path();
-    if (std::error_code none; std::filesystem::is_directory(data) && std::filesystem::equivalent(data, folder, none)) {
+    if (std::error_code none;
+        std::filesystem::is_directory(data, none) && std::filesystem::equivalent(data, folder, none)) {
       fail("--out ", out, " lies in --data ", data, ", and its log would be read as prompts there");
     }
   }
