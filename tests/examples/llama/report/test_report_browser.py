@@ -30,7 +30,7 @@ class Page(unittest.TestCase):
             subprocess.run([GENERATE, "--report", page, "--json", figures, *options], check=True, capture_output=True)
             self.assertLess(page.stat().st_size, 5_000_000)
             drawn = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile",
-                                    "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True, timeout=600)
+                                    "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True, timeout=120)
             return drawn.stdout, json.loads(figures.read_text())
 
     def check(self, dom, figures):
