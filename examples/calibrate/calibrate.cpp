@@ -62,8 +62,7 @@ struct Options {
     if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
     const auto folder = std::filesystem::absolute(out).parent_path();
-    if (std::error_code none;
-        std::filesystem::is_directory(data, none) && std::filesystem::equivalent(data, folder, none)) {
+    if (std::error_code none; std::filesystem::equivalent(data, folder, none)) {
       fail("--out ", out, " lies in --data ", data, ", and its log would be read as prompts there");
     }
   }
@@ -231,15 +230,12 @@ class Calibration {
 
  private:
   Conditions conditions() const {
-    Conditions conditions{.prompt_tokens = 0,
-                          .chat = options_.chat,
-                          .dtype = options_.model.placement.dtype,
-                          .int8 = options_.model.placement.int8,
-                          .follow_up = options_.follow_up};
-    for (const Reference& reference : references_) {
-      conditions.prompt_tokens = std::max(conditions.prompt_tokens, std::ssize(reference.prompt));
-    }
-    return conditions;
+    const auto length = [](const Reference& reference) { return std::ssize(reference.prompt); };
+    return {.prompt_tokens = length(*std::ranges::max_element(references_, {}, length)),
+            .chat = options_.chat,
+            .dtype = options_.model.placement.dtype,
+            .int8 = options_.model.placement.int8,
+            .follow_up = options_.follow_up};
   }
 
   /// What outcomes depend on.

@@ -152,6 +152,7 @@ class Search {
     left_ = std::max(left_, reserve_ + least);
   }
 
+  /// To be called where a search ends early: says so if it is for lack of time, not of evaluations.
   void out_of_time() const {
     if (left_ < allowed_ && problem_.out_of_time) problem_.out_of_time();
   }
@@ -311,11 +312,11 @@ class Search {
 
   const SearchProblem& problem_;
   double speedup_ = 1;                                                   // that is asked for now
-  Index allowed_;                                                        // evaluations
-  Index left_;                                                           // of these, what there is time for
-  Index used_ = 0;                                                       // for this speedup
-  Index later_ = 0;                                                      // speedups
-  Index reserve_ = 0;                                                    // of what is left, how many are for these
+  Index allowed_;                                                        // evaluations that may still be made
+  Index left_;                                                           // of these, those that there is time for
+  Index used_ = 0;                                                       // evaluations made for this speedup
+  Index later_ = 0;                                                      // speedups after this one
+  Index reserve_ = 0;                                                    // part of `left_` that is kept for these
   std::map<std::string, std::vector<std::optional<Outcome>>> outcomes_;  // by preset
 };
 
