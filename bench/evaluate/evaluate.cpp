@@ -66,7 +66,9 @@ struct Options {
     add("--lengths", {data.lengths});
     add("--schedule", {preset_file_of(method_options.pruning)});
     if (!method_options.compressor.empty()) add("--compressor", model_files(method_options.compressor));
-    check_apart({{"--json", json}, {"--resume", partial()}}, inputs);
+    const NamedFile kept = {"--resume", partial()};
+    check_apart({{"--json", json}, kept}, inputs);
+    check_outside(kept, data.data);
   }
 };
 

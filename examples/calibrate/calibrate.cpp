@@ -60,11 +60,9 @@ struct Options {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
     if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
-    check_apart({{"--out", out}, {"the log of --out", log()}}, inputs);
-    const auto folder = std::filesystem::absolute(out).parent_path();
-    if (std::error_code none; std::filesystem::equivalent(data, folder, none)) {
-      fail("--out ", out, " lies in --data ", data, ", and its log would be read as prompts there");
-    }
+    const NamedFile kept = {"the log of --out", log()};
+    check_apart({{"--out", out}, kept}, inputs);
+    check_outside(kept, data);
   }
 };
 

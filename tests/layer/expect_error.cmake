@@ -1,6 +1,9 @@
-# Compiles SOURCE with COMPILER, INCLUDES and DEFINE. Fails unless the first error matches MESSAGE and, if ONE is set, is
-# the only one.
+# Compiles SOURCE, behind HEADER if that is set, with COMPILER, INCLUDES and DEFINE. Fails unless the first error matches
+# MESSAGE and, if ONE is set, is the only one.
 list(TRANSFORM INCLUDES PREPEND -I)
+if(HEADER)
+  list(PREPEND INCLUDES -include ${HEADER})
+endif()
 execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -D${DEFINE} ${INCLUDES} ${SOURCE}
                 ERROR_VARIABLE output OUTPUT_QUIET RESULT_VARIABLE result)
 string(REPLACE ";" "," lines "${output}")  # a list would end there

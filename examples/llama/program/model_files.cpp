@@ -84,4 +84,11 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
   }
 }
 
+void check_outside(const NamedFile& output, const fs::path& data) {
+  std::error_code none;
+  if (output.path.empty() || !fs::equivalent(data, fs::absolute(output.path).parent_path(), none)) return;
+  throw file_error(fmt::format("{}: {} lies in the folder {} of --data, and the next run would read it as data",
+                               output.path.string(), output.option, data.string()));
+}
+
 }  // namespace llama

@@ -24,4 +24,7 @@ std::vector<NamedFile> named_files(const std::string& option, const std::vector<
 /// an empty path are none.
 void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
+/// Throws `file_error` if `output` lies in the folder `data` of --data: the next run would read it as data.
+void check_outside(const NamedFile& output, const std::filesystem::path& data);
+
 }  // namespace llama

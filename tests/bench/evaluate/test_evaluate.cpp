@@ -233,6 +233,14 @@ TEST_CASE("the partial results stay when the end cannot be written") {
   CHECK(!std::filesystem::exists(folder + ".partial.jsonl"));  // found before any work
 }
 
+TEST_CASE("the partial results are not kept where the next run would read them as data") {
+  const EvaluateProgram program;
+  for (const auto& [option, name] : {std::pair{"--json", "data/out.json"}, std::pair{"--resume", "data/kept.jsonl"}}) {
+    check_fails(program.run({option, program.path(name)}), 1, {"lies in the folder", "would read it as data"});
+    CHECK(std::distance(std::filesystem::directory_iterator(program.path("data")), {}) == 2);
+  }
+}
+
 TEST_CASE("mistakes in the options") {
   const EvaluateProgram program;
   check_fails(EvaluateProgram::run_plain({"--data", "x"}), 2, {"--model is required"});

@@ -172,9 +172,9 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
     def test_what_was_measured_with_other_settings_is_measured_again(self):
         self.assertEqual(self.run_script("busy", TOKENS="4").returncode, 0)
         count = len(self.calls())
-        self.assertEqual(self.run_script("generation", TOKENS="4", LAZYLLM_TEST_DATA="none").returncode, 0)
+        self.assertEqual(self.run_script("short", TOKENS="4", LAZYLLM_TEST_DATA="none").returncode, 0)
         once = len(self.calls()) - count
-        self.assertEqual(self.run_script("generation", TOKENS="5", LAZYLLM_TEST_DATA="none").returncode, 0)
+        self.assertEqual(self.run_script("short", TOKENS="5", LAZYLLM_TEST_DATA="none").returncode, 0)
         self.assertEqual(len(self.calls()), count + 2 * once)
 
     def test_the_time_is_bounded(self):

@@ -354,7 +354,7 @@ TEST_CASE("calibrate: a wrong schedule or speedup is found before there is a log
   check({"--score", "mean:0"}, "--score \"mean:0\": AttentionScore: last_queries 0 is out of range, at least 1");
   check({"--schedule", "1:0.5", "--first-revived", "3"}, "first");
   check({"--revive-from", "1"}, "revive_from 1 needs decode_revived");
-  check({"--data", program.path("")}, "lies in --data");
+  check({"--data", program.path("")}, "of --data, and the next run would read it as data");
   for (const char* text : {"wrong", "static@2:0.5", "top-p@2:0.5", "paper"}) {
     check({"--schedule", text}, std::string("schedule '") + text + "'");
   }

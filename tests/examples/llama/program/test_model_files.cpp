@@ -48,3 +48,19 @@ TEST_CASE("outputs: a file of the model's folder is an input, another file in it
   }
   check_apart({{"--json", folder.path() / "results.json"}}, inputs);
 }
+
+TEST_CASE("outputs: none lies where the next run would read it as data") {
+  const test::TemporaryFolder folder;
+  fs::create_directory(folder.path() / "data");
+  fs::create_symlink("data", folder.path() / "link");
+  const fs::path data = folder.path() / "data";
+  for (const fs::path& path :
+       {data / "log.jsonl", folder.path() / "link/log.jsonl", fs::relative(data / "log.jsonl")}) {
+    CAPTURE(path);
+    CHECK_THROWS_WITH_AS(check_outside({"--resume", path}, data),
+                         doctest::Contains((path.string() + ": --resume lies in the folder ").c_str()), file_error);
+  }
+  check_outside({"--resume", folder.path() / "log.jsonl"}, data);
+  check_outside({"--resume", ""}, data);
+  check_outside({"--resume", data / "log.jsonl"}, folder.write("one.jsonl", "{}"));
+}
