@@ -66,9 +66,10 @@ struct Options {
     add("--lengths", {data.lengths});
     add("--schedule", {preset_file_of(method_options.pruning)});
     if (!method_options.compressor.empty()) add("--compressor", model_files(method_options.compressor));
-    const NamedFile kept = {"--resume", partial()};
-    check_apart({{"--json", json}, kept}, inputs);
-    check_outside(kept, data.data);
+    const std::vector<NamedFile> outputs = {{"--json", json},
+                                            {resume.empty() ? "the log of --json" : "--resume", partial()}};
+    check_apart(outputs, inputs);
+    check_outside(outputs, data.data);
   }
 };
 

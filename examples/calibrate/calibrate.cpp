@@ -60,9 +60,9 @@ struct Options {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
     if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
-    const NamedFile kept = {"the log of --out", log()};
-    check_apart({{"--out", out}, kept}, inputs);
-    check_outside(kept, data);
+    const std::vector<NamedFile> outputs = {{"--out", out}, {"the log of --out", log()}};
+    check_apart(outputs, inputs);
+    check_outside(outputs, data);
   }
 };
 

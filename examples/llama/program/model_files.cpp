@@ -84,11 +84,15 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
   }
 }
 
-void check_outside(const NamedFile& output, const fs::path& data) {
-  std::error_code none;
-  if (output.path.empty() || !fs::equivalent(data, fs::absolute(output.path).parent_path(), none)) return;
-  throw file_error(fmt::format("{}: {} lies in the folder {} of --data, and the next run would read it as data",
-                               output.path.string(), output.option, data.string()));
+void check_outside(const std::vector<NamedFile>& outputs, const fs::path& data) {
+  for (const NamedFile& output : outputs) {
+    std::error_code none;
+    if (output.path.extension() != ".jsonl" || !fs::equivalent(data, fs::absolute(output.path).parent_path(), none)) {
+      continue;
+    }
+    throw file_error(fmt::format("{}: {} lies in the folder {} of --data, and the next run would read it as data",
+                                 output.path.string(), output.option, data.string()));
+  }
 }
 
 }  // namespace llama

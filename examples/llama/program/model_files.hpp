@@ -24,7 +24,8 @@ std::vector<NamedFile> named_files(const std::string& option, const std::vector<
 /// an empty path are none.
 void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
-/// Throws `file_error` if `output` lies in the folder `data` of --data: the next run would read it as data.
-void check_outside(const NamedFile& output, const std::filesystem::path& data);
+/// Throws `file_error` if an output lies in the folder `data` of --data and ends in `.jsonl`: the next run would read
+/// it as data. Outputs with an empty path are none.
+void check_outside(const std::vector<NamedFile>& outputs, const std::filesystem::path& data);
 
 }  // namespace llama

@@ -233,12 +233,16 @@ TEST_CASE("the partial results stay when the end cannot be written") {
   CHECK(!std::filesystem::exists(folder + ".partial.jsonl"));  // found before any work
 }
 
-TEST_CASE("the partial results are not kept where the next run would read them as data") {
+TEST_CASE("nothing is written where the next run would read it as data") {
   const EvaluateProgram program;
-  for (const auto& [option, name] : {std::pair{"--json", "data/out.json"}, std::pair{"--resume", "data/kept.jsonl"}}) {
-    check_fails(program.run({option, program.path(name)}), 1, {"lies in the folder", "would read it as data"});
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& part) {
+    check_fails(program.run(arguments), 1, {part, "would read it as data"});
     CHECK(std::distance(std::filesystem::directory_iterator(program.path("data")), {}) == 2);
-  }
+  };
+  refused({"--json", program.path("data/out.json")}, "out.json.partial.jsonl: the log of --json lies in the folder");
+  refused({"--json", program.path("data/out.jsonl"), "--resume", program.path("kept.jsonl")},
+          "out.jsonl: --json lies in the folder");
+  refused({"--resume", program.path("data/kept.jsonl")}, "kept.jsonl: --resume lies in the folder");
 }
 
 TEST_CASE("mistakes in the options") {

@@ -25,7 +25,7 @@ TEST_CASE("input: all bytes of a file, and of a pipe where it may be one") {
   CHECK(read_input(folder.write("empty", "")).empty());
   const auto pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  std::thread writer([&] {  // opening waits for the reader
+  std::jthread writer([&] {  // opening waits for the reader
     const Descriptor out(::open(pipe.c_str(), O_WRONLY | O_CLOEXEC));
     for (std::size_t at = 0; at < text.size();) {
       const auto count = ::write(out.get(), text.data() + at, text.size() - at);
@@ -34,7 +34,6 @@ TEST_CASE("input: all bytes of a file, and of a pipe where it may be one") {
     }
   });
   CHECK(read_input(pipe, InputKind::file_or_pipe) == text);
-  writer.join();
 }
 
 TEST_CASE("input: what is no file is refused at once and by name") {

@@ -28,7 +28,7 @@ TEST_CASE("cuDNN computes the attention of whole prompts of at least 256 tokens,
   EmulatedCudnn& cudnn = emulated_cudnn();
   cudnn = {};
   const TestSequence prompt{range(0, 256), range(0, 256)}, longer{range(0, 300), range(0, 300)};
-  check_attention<__half>({{2, 1, 32}, {prompt, longer}});
+  check_attention<__half>({{2, 2, 32}, {prompt, longer}});
   CHECK(cudnn.runs == 2);
   check_attention<__nv_bfloat16>({{2, 1, 32}, {prompt, longer}});
   CHECK(cudnn.runs == 4);
@@ -39,6 +39,7 @@ TEST_CASE("cuDNN computes the attention of whole prompts of at least 256 tokens,
   CHECK(cudnn.runs == 4);
   cudnn.has_kernels = false;
   check_attention<__half>({{2, 1, 32}, {prompt}});
+  check_attention<__nv_bfloat16>({{2, 1, 32}, {prompt}});
   CHECK(cudnn.runs == 4);
 }
 
