@@ -69,7 +69,7 @@ struct Options {
     const std::vector<NamedFile> outputs = {{"--json", json},
                                             {resume.empty() ? "the log of --json" : "--resume", partial()}};
     check_apart(outputs, inputs);
-    check_outside(outputs, data.data);
+    check_outside(outputs, data.data, {".jsonl"});
   }
 };
 

@@ -62,7 +62,7 @@ struct Options {
     if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
     const std::vector<NamedFile> outputs = {{"--out", out}, {"the log of --out", log()}};
     check_apart(outputs, inputs);
-    check_outside(outputs, data);
+    check_outside(outputs, data, prompt_extensions);
   }
 };
 

@@ -57,7 +57,7 @@ std::vector<Prompt> prompts_in(const fs::path& path) {
 
 }  // namespace
 
-std::vector<fs::path> prompt_files(const fs::path& path) { return files_at(path, {".jsonl", ".txt"}); }
+std::vector<fs::path> prompt_files(const fs::path& path) { return files_at(path, prompt_extensions); }
 
 std::vector<bool> held_out(const std::vector<Prompt>& prompts) {
   std::map<std::string, std::size_t> next;  // of each category

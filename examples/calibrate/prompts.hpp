@@ -3,11 +3,15 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/llama/base.hpp"
 
 namespace llama {
+
+/// How the names of files of prompts in a folder end.
+inline const std::vector<std::string_view> prompt_extensions = {".jsonl", ".txt"};
 
 /// The files that `read_prompts` reads. Throws as it.
 std::vector<std::filesystem::path> prompt_files(const std::filesystem::path& path);

@@ -577,6 +577,10 @@ def outputs():
                place="--resume", status=(1,))
     yield Case("outputs", "calibrate --out over --data", "lazyllm-calibrate", calibrate("--out", "two.jsonl"), place="--data",
                status=(1,), check=holds("two.jsonl", TWO))
+    for program, arguments in (("lazyllm-evaluate", evaluate("--json")), ("lazyllm-calibrate", calibrate("--out")),
+                               ("int8_loss", PROGRAMS["int8_loss"]("--json")), ("serving_bench", PROGRAMS["serving_bench"]("--json"))):
+        yield Case("outputs", f"{program} writes into the folder --data", program, [*arguments, "all/new.jsonl", "--data", "all"],
+                   {"all/data.jsonl": TWO}, place="in the folder all of --data", status=(1,), check=holds("all/data.jsonl", TWO))
     for link in ("old.json", "none"):
         yield Case("outputs", f"evaluate --resume is a link to {link}", "lazyllm-evaluate", evaluate("--resume", "there"),
                    {"there": lambda path, link=link: os.symlink(link, path)}, place="there", status=(1,), check=holds("old.json", "old"))

@@ -27,7 +27,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-std::vector<fs::path> files_at(const fs::path& path, std::initializer_list<std::string_view> extensions) {
+std::vector<fs::path> files_at(const fs::path& path, const std::vector<std::string_view>& extensions) {
   std::error_code ignored;  // who opens the file says what is wrong with it
   if (!fs::is_directory(path, ignored)) return {path};
   std::vector<fs::path> files;

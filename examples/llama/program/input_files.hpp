@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +12,6 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folde
 /// `path` itself, or, if it is a folder, all that it holds with one of `extensions`, by name: who opens what is no file
 /// says so. Throws `file_error` if the folder cannot be read, `std::invalid_argument` if it holds none.
 std::vector<std::filesystem::path> files_at(const std::filesystem::path& path,
-                                            std::initializer_list<std::string_view> extensions);
+                                            const std::vector<std::string_view>& extensions);
 
 }  // namespace llama

@@ -84,10 +84,12 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
   }
 }
 
-void check_outside(const std::vector<NamedFile>& outputs, const fs::path& data) {
+void check_outside(const std::vector<NamedFile>& outputs, const fs::path& data,
+                   const std::vector<std::string_view>& extensions) {
   for (const NamedFile& output : outputs) {
     std::error_code none;
-    if (output.path.extension() != ".jsonl" || !fs::equivalent(data, fs::absolute(output.path).parent_path(), none)) {
+    if (std::ranges::find(extensions, output.path.extension().string()) == extensions.end() ||
+        !fs::equivalent(data, fs::absolute(output.path).parent_path(), none)) {
       continue;
     }
     throw file_error(fmt::format("{}: {} lies in the folder {} of --data, and the next run would read it as data",

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llama {
@@ -24,8 +25,9 @@ std::vector<NamedFile> named_files(const std::string& option, const std::vector<
 /// an empty path are none.
 void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
-/// Throws `file_error` if an output lies in the folder `data` of --data and ends in `.jsonl`: the next run would read
-/// it as data. Outputs with an empty path are none.
-void check_outside(const std::vector<NamedFile>& outputs, const std::filesystem::path& data);
+/// Throws `file_error` if an output lies in the folder `data` of --data and has one of the extensions that are read
+/// there, such as `.jsonl`: the next run would read it as data. Outputs with an empty path are none.
+void check_outside(const std::vector<NamedFile>& outputs, const std::filesystem::path& data,
+                   const std::vector<std::string_view>& extensions);
 
 }  // namespace llama

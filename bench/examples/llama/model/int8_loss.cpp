@@ -41,6 +41,7 @@ struct Options {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
     check_apart({{"--json", json}}, inputs);
+    check_outside({{"--json", json}}, data, prompt_extensions);
   }
 };
 

@@ -48,6 +48,7 @@ struct Options {
     for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
     inputs.push_back({"--schedule", preset_file_of(pruning)});
     check_apart({{"--json", json}}, inputs);
+    check_outside({{"--json", json}}, data, prompt_extensions);
   }
 };
 

@@ -55,11 +55,12 @@ TEST_CASE("outputs: none lies where the next run would read it as data") {
   fs::create_symlink("data", folder.path() / "link");
   const fs::path data = folder.path() / "data";
   for (const fs::path& path :
-       {data / "log.jsonl", folder.path() / "link/log.jsonl", fs::relative(data / "log.jsonl")}) {
+       {data / "log.jsonl", data / "log.txt", folder.path() / "link/log.jsonl", fs::relative(data / "log.jsonl")}) {
     CAPTURE(path);
-    CHECK_THROWS_WITH_AS(check_outside({{"--json", ""}, {"--resume", path}}, data),
+    CHECK_THROWS_WITH_AS(check_outside({{"--json", ""}, {"--resume", path}}, data, {".jsonl", ".txt"}),
                          doctest::Contains((path.string() + ": --resume lies in the folder ").c_str()), file_error);
   }
-  check_outside({{"--json", data / "out.json"}, {"--resume", folder.path() / "log.jsonl"}}, data);
-  check_outside({{"--resume", data / "log.jsonl"}}, folder.write("one.jsonl", "{}"));
+  check_outside({{"--json", data / "out.json"}, {"--resume", folder.path() / "log.jsonl"}}, data, {".jsonl", ".txt"});
+  check_outside({{"--json", data / "out.txt"}}, data, {".jsonl"});
+  check_outside({{"--resume", data / "log.jsonl"}}, folder.write("one.jsonl", "{}"), {".jsonl"});
 }
