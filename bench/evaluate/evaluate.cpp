@@ -55,7 +55,8 @@ struct Options {
     return json + ".partial.jsonl";
   }
 
-  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  /// Throws `file_error` if an output would be written over another one or over what is read, or the next run would
+  /// read it.
   void check_outputs() const {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
     const auto add = [&](const std::string& option, const std::vector<std::filesystem::path>& paths) {

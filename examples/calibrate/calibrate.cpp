@@ -55,14 +55,12 @@ struct Options {
 
   std::string log() const { return out + ".log.jsonl"; }
 
-  /// Throws `file_error` if an output would be written over another one, or over what is read.
+  /// Throws `file_error` if an output would be written over another one or over what is read, or the next run would
+  /// read it.
   void check_outputs() const {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
-    for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
-    if (const std::string file = preset_file_of(pruning); !file.empty()) inputs.push_back({"--schedule", file});
-    const std::vector<NamedFile> outputs = {{"--out", out}, {"the log of --out", log()}};
-    check_apart(outputs, inputs);
-    check_outside(outputs, data, prompt_extensions);
+    inputs.push_back({"--schedule", preset_file_of(pruning)});
+    check_apart_from_prompts({{"--out", out}, {"the log of --out", log()}}, std::move(inputs), data);
   }
 };
 

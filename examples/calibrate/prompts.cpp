@@ -55,9 +55,9 @@ std::vector<Prompt> prompts_in(const fs::path& path) {
   return prompts;
 }
 
-}  // namespace
+const std::vector<std::string_view> extensions = {".jsonl", ".txt"};  // of files of prompts in a folder
 
-std::vector<fs::path> prompt_files(const fs::path& path) { return files_at(path, prompt_extensions); }
+}  // namespace
 
 std::vector<bool> held_out(const std::vector<Prompt>& prompts) {
   std::map<std::string, std::size_t> next;  // of each category
@@ -71,7 +71,7 @@ std::vector<bool> held_out(const std::vector<Prompt>& prompts) {
 
 std::vector<Prompt> read_prompts(const fs::path& path) {
   std::vector<std::vector<Prompt>> files;
-  for (const fs::path& file : prompt_files(path)) files.push_back(prompts_in(file));
+  for (const fs::path& file : files_at(path, extensions)) files.push_back(prompts_in(file));
   std::vector<Prompt> prompts;
   for (std::size_t i = 0;; ++i) {
     bool more = false;
@@ -84,6 +84,13 @@ std::vector<Prompt> read_prompts(const fs::path& path) {
   }
   if (prompts.empty()) fail(path.string(), " holds no prompt");
   return prompts;
+}
+
+void check_apart_from_prompts(const std::vector<NamedFile>& outputs, std::vector<NamedFile> inputs,
+                              const fs::path& data) {
+  for (NamedFile& file : named_files("--data", files_at(data, extensions))) inputs.push_back(std::move(file));
+  check_apart(outputs, inputs);
+  check_outside(outputs, data, extensions);
 }
 
 }  // namespace llama

@@ -3,18 +3,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "examples/llama/base.hpp"
+#include "examples/llama/program/model_files.hpp"
 
 namespace llama {
-
-/// How the names of files of prompts in a folder end.
-inline const std::vector<std::string_view> prompt_extensions = {".jsonl", ".txt"};
-
-/// The files that `read_prompts` reads. Throws as it.
-std::vector<std::filesystem::path> prompt_files(const std::filesystem::path& path);
 
 struct Prompt {
   std::string text;
@@ -30,5 +24,11 @@ std::vector<bool> held_out(const std::vector<Prompt>& prompts);
 /// `max_tokens`; any other file is one prompt. Throws `std::invalid_argument` or
 /// `file_error`, naming file and line, for what cannot be read and for empty prompts.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path);
+
+/// Throws `file_error` if an output would be written over another one, over an input or over a file that `read_prompts`
+/// reads at `data`, the path of --data, or if the next run would read it there. Throws as `read_prompts`, too, where
+/// that finds no files.
+void check_apart_from_prompts(const std::vector<NamedFile>& outputs, std::vector<NamedFile> inputs,
+                              const std::filesystem::path& data);
 
 }  // namespace llama

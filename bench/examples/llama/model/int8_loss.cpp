@@ -36,12 +36,10 @@ struct Options {
   std::string data, json;
   Index prompts_limit = 16, prompt_tokens = 2048, tokens = 32;
 
-  /// Throws `file_error` if the output would be written over what is read.
+  /// Throws `file_error` if the output would be written over what is read, or the next run would read it.
   void check_output() const {
-    std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
-    for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
-    check_apart({{"--json", json}}, inputs);
-    check_outside({{"--json", json}}, data, prompt_extensions);
+    check_apart_from_prompts({{"--json", json}}, named_files("--model", model_files(model.path, model.tokenizer)),
+                             data);
   }
 };
 

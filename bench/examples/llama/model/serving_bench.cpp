@@ -42,13 +42,11 @@ struct Options {
 
   Index capacity() const { return prompt_tokens + follow_up_tokens + 2 * answer_tokens; }
 
-  /// Throws `file_error` if the output would be written over what is read.
+  /// Throws `file_error` if the output would be written over what is read, or the next run would read it.
   void check_output() const {
     std::vector<NamedFile> inputs = named_files("--model", model_files(model.path, model.tokenizer));
-    for (NamedFile& file : named_files("--data", prompt_files(data))) inputs.push_back(std::move(file));
     inputs.push_back({"--schedule", preset_file_of(pruning)});
-    check_apart({{"--json", json}}, inputs);
-    check_outside({{"--json", json}}, data, prompt_extensions);
+    check_apart_from_prompts({{"--json", json}}, std::move(inputs), data);
   }
 };
 
