@@ -9,7 +9,10 @@ bash cmake/install_packages.sh cmake ninja-build g++ pkg-config libeigen3-dev li
   libsentencepiece-dev libprotobuf-dev libicu-dev nlohmann-json3-dev libcli11-dev libfmt-dev doctest-dev libbenchmark-dev
 
 echo "== Configure =="
-if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  export CCACHE_SLOPPINESS=pch_defines,time_macros  # else it keeps nothing that has a precompiled header
+fi
 cmake --preset release --log-level=NOTICE
 
 echo "== Build =="
