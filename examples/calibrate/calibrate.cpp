@@ -6,7 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -183,19 +185,26 @@ class Calibration {
     const Index more = follow_up.empty() ? options.tokens : 2 * options.tokens + std::ssize(follow_up);
     for (const EncodedPrompt& prompt : prompts) capacity_ = std::max(capacity_, std::ssize(prompt.tokens) + more);
     const std::vector<TokenId> stop = stop_tokens(model_->config(), &tokenizer);
+    std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
+    log_.start(settings(prompts, follow_up), std::ssize(prompts), checkpoint.config().layers);
     const auto dense = model_->dense(capacity_);
     const Clock::time_point start = Clock::now();
     ProgressBar progress(std::ssize(prompts));
-    std::stable_partition(prompts.begin(), prompts.end(), [](const EncodedPrompt& prompt) { return !prompt.held_out; });
     for (EncodedPrompt& prompt : prompts) {
       references_.push_back(make_reference(*dense, std::move(prompt.tokens), prompt.most, stop, follow_up));
       progress.advance(false, "dense");
     }
     dense_ms_ = milliseconds_since(start) / static_cast<double>(references_.size());
+    Fingerprint answers;
+    for (const Reference& reference : references_) {
+      for (const Tokens tokens : {Tokens(reference.first_answer), Tokens(reference.tokens)}) {
+        answers.add(bytes_of(tokens));
+      }
+    }
+    log_.compare_with(answers.value());
   }
 
   void run() {
-    log_.start(settings(), std::ssize(references_), model_->config().layers);
     const Index most = (given_ ? 1 : options_.runs) * problem_.prompts;
     ProgressBar progress(most + measurements());
     std::vector<NamedPreset> presets;
@@ -234,20 +243,24 @@ class Calibration {
             .follow_up = options_.follow_up};
   }
 
-  /// What outcomes depend on.
-  nlohmann::ordered_json settings() const {
+  static std::string_view bytes_of(Tokens tokens) {
+    return {reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()};
+  }
+
+  /// What outcomes depend on, but for the dense answers.
+  nlohmann::ordered_json settings(std::span<const EncodedPrompt> prompts, Tokens follow_up) const {
     Fingerprint fingerprint;
-    for (const Reference& reference : references_) {
-      for (const auto* tokens : {&reference.prompt, &reference.first_answer, &reference.follow_up, &reference.tokens}) {
-        fingerprint.add({reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(TokenId)});
-      }
+    for (const EncodedPrompt& prompt : prompts) {
+      fingerprint.add(bytes_of(prompt.tokens));
+      fingerprint.add(fmt::format("{} {}", prompt.most, prompt.held_out));
     }
+    fingerprint.add(bytes_of(follow_up));
     nlohmann::ordered_json json = {
         {"model", options_.model.path},
         {"model_fingerprint", fingerprint_of(model_files(options_.model.path, options_.model.tokenizer))},
         {"device", options_.model.placement.device},
         {"dtype", options_.model.placement.dtype},
-        {"prompts", references_.size()},
+        {"prompts", prompts.size()},
         {"prompt_tokens", options_.prompt_tokens},
         {"tokens", options_.tokens},
         {"fingerprint", fingerprint.value()}};

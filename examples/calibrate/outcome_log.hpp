@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,6 +23,10 @@ class OutcomeLog {
   /// `file_error` for an outcome that no such search can have.
   void start(const nlohmann::ordered_json& settings, Index prompts, Index layers);
 
+  /// The fingerprint of the dense answers that all outcomes compare with; before the first `add`. Throws `file_error`,
+  /// with the file as it was, if those of earlier runs compare with others.
+  void compare_with(std::uint64_t answers);
+
   /// The outcome of an earlier run, or null.
   const Outcome* find(const lazyllm::Preset& preset, Index prompt) const;
 
@@ -29,6 +35,8 @@ class OutcomeLog {
 
  private:
   std::map<std::pair<std::string, Index>, Outcome> outcomes_;
+  std::uint64_t answers_ = 0;
+  std::optional<std::uint64_t> written_;  // the answers that the file names
   ResumableLog log_;
 };
 

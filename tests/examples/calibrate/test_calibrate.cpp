@@ -184,6 +184,14 @@ TEST_CASE("calibrate: an interrupted search goes on and ends as if it had not be
   program.write("wrong.json.log.jsonl", wrong);
   REQUIRE(program.run("wrong.json", {"--resume"}).status == 0);
   CHECK(program.read("wrong.json")["presets"]["1.5x"]["measured"]["held_out"]["top1"] == 0);
+  // Outcomes that compare with other answers are not.
+  const std::string others = std::regex_replace(log, std::regex("\"answers\":[0-9]+"), "\"answers\":1");
+  REQUIRE(others != log);
+  program.write("others.json.log.jsonl", others);
+  const auto compared = program.run("others.json", {"--resume"});
+  CHECK(compared.status == 1);
+  CHECK(compared.err.find("others.json.log.jsonl: its outcomes compare with other dense answers") != std::string::npos);
+  CHECK(test::read(program.path("others.json.log.jsonl")) == others);
   // Without --resume no search is thrown away.
   const std::string before = test::read(program.path("wrong.json.log.jsonl"));
   const auto anew = program.run("wrong.json");
@@ -218,7 +226,7 @@ TEST_CASE("calibrate: --minutes bounds the search, and one without time goes on 
   CHECK(none.err.find("--minutes 0 allowed 4 of 24 runs of a prompt; --resume with more minutes goes on") !=
         std::string::npos);
   const std::string log = test::read(program.path("none.json.log.jsonl"));
-  CHECK(std::ranges::count(log, '\n') == 1 + 2 * (2 + 2));  // settings, and each preset on all prompts
+  CHECK(std::ranges::count(log, '\n') == 2 + 2 * (2 + 2));  // settings, answers, and each preset on all prompts
   CHECK(program.read("none.json")["presets"].size() == 2);
   const auto later = program.run("none.json", {"--resume"});
   REQUIRE(later.status == 0);
@@ -239,7 +247,7 @@ TEST_CASE("calibrate: options are obeyed") {
   const CalibrateProgram program;
   REQUIRE(program.run("few.json", {"--runs", "3", "--prompts-limit", "2", "--dtype", "bf16"}).status == 0);
   const std::string log = test::read(program.path("few.json.log.jsonl"));
-  CHECK(std::ranges::count(log, '\n') <= 1 + 3 + 2);  // of one prompt, and the other one for each preset
+  CHECK(std::ranges::count(log, '\n') <= 2 + 3 + 2);  // of one prompt, and the other one for each preset
   CHECK(log.find("\"dtype\":\"bf16\"") != std::string::npos);
   CHECK(program.read("few.json")["presets"]["1.2x"]["measured"]["held_out"]["prompts"] == 1);
   REQUIRE(program.run("short.json", {"--runs", "2", "--prompt-tokens", "60"}).status == 0);
@@ -442,7 +450,7 @@ TEST_CASE("calibrate: a preset that is given is measured, and nothing is searche
   CHECK(list["protect_last"] == 3);
   CHECK_FALSE(list.contains("min_tokens"));
   const std::string log = test::read(program.path("list.json.log.jsonl"));
-  CHECK(std::ranges::count(log, '\n') == 1 + 4);
+  CHECK(std::ranges::count(log, '\n') == 2 + 4);
   const auto refused = program.run("paper.json", {"--schedule", "paper"});
   CHECK(refused.status == 1);
   CHECK(refused.err.find("schedule 'paper': 'paper' is not LAYER:KEEP") != std::string::npos);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "examples/calibrate/outcome_log.hpp"
+#include "examples/llama/files/file_error.hpp"
 #include "tests/examples/llama/files.hpp"
 
 using namespace llama;
@@ -34,6 +35,7 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   {
     OutcomeLog log(path, false);
     log.start(settings, 3, 12);
+    log.compare_with(18446744073709551615u);
     CHECK(log.find(cut, 0) == nullptr);
     log.add(cut, 0, {8, 2, 0.1});
     log.add(cut, 1, {7, 7, 1.0 / 3});
@@ -42,6 +44,11 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   }
   OutcomeLog log(path, true);
   log.start(settings, 3, 12);
+  log.compare_with(18446744073709551615u);
+  const std::string before = test::read(path);
+  CHECK_THROWS_WITH_AS(log.compare_with(1), doctest::Contains("log: its outcomes compare with other dense answers"),
+                       file_error);
+  CHECK(test::read(path) == before);
   REQUIRE(log.find(cut, 0) != nullptr);
   CHECK(log.find(cut, 0)->equal == 2);
   REQUIRE(log.find(cut, 1) != nullptr);
@@ -55,7 +62,8 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
 
 TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   const test::TemporaryFolder folder;
-  const std::string head = Json{{"settings", settings}}.dump() + "\n";
+  const std::string first = Json{{"settings", settings}}.dump() + "\n";
+  const std::string head = first + R"({"answers":7})" + "\n";
   const std::string line = R"({"preset":{"schedule":"3:0.1"},"prompt":0,"positions":8,"equal":1,"kl":0.5})";
   const auto replaced = [&](const std::string& part, const std::string& by) {
     std::string text = line;
@@ -64,10 +72,12 @@ TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   const auto refused = [&](const std::string& content, const std::string& reason) {
     const std::string error = resume_error(folder, content);
     CAPTURE(error);
-    CHECK(error.find("log:2") != std::string::npos);
+    CHECK(error.find(content.starts_with(head) ? "log:3" : "log:2") != std::string::npos);
     CHECK(error.find(reason) != std::string::npos);
   };
   CHECK(resume_error(folder, head + line + "\n") == "nothing was thrown");
+  refused(first + line + "\n", "an outcome stands before the answers");
+  refused(first + R"({"answers":-7})" + "\n" + line + "\n", "\"answers\"");
   refused(head + "\n", "not valid JSON");
   refused(head + "[]\n", "\"positions\" is missing");
   refused(replaced("\"preset\"", "\"perset\""), "field \"preset\" is missing");
