@@ -324,7 +324,7 @@ class Calibration {
     return found;
   }
 
-  /// How many times a prompt can be run before what follows the search must begin.
+  /// How many times a prompt can be run before what follows the search must begin. What the log has takes no time.
   Index affordable() const {
     // At first a pruned run counts as a dense one: its prompt is faster, its decode steps are not.
     const double run_ms = pruned_ > 0 ? pruned_ms_ / static_cast<double>(pruned_) : dense_ms_;
@@ -332,7 +332,7 @@ class Calibration {
                             (static_cast<double>(held_out_prompts()) * run_ms +
                              static_cast<double>(timed_prompts() * timed_repeats) * (dense_ms_ + run_ms));
     const double left_ms = 60'000.0 * static_cast<double>(options_.minutes) - milliseconds_since(start_) - after_ms;
-    return static_cast<Index>(std::clamp(left_ms / std::max(run_ms, 1e-3), 0.0, 1e9));
+    return static_cast<Index>(std::clamp(left_ms / std::max(run_ms, 1e-3), 0.0, 1e9)) + log_.unused();
   }
 
   /// Items of progress after the outcomes that choose presets.

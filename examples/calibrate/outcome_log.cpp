@@ -1,6 +1,7 @@
 #include "examples/calibrate/outcome_log.hpp"
 
 #include <stdexcept>
+#include <utility>
 
 #include "examples/llama/checkpoint/error.hpp"
 #include "examples/llama/checkpoint/json.hpp"
@@ -30,8 +31,9 @@ void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, In
     outcome.kl = number_field(line, "kl", -1, max_kl * static_cast<double>(outcome.positions));
     const auto preset = field_of(line, "preset").get<lazyllm::Preset>();
     preset.schedule.check(layers);
-    outcomes_[{key(preset), whole("prompt", 0, prompts - 1)}] = outcome;
+    outcomes_[{key(preset), whole("prompt", 0, prompts - 1)}] = {outcome, false};
   });
+  unused_ = std::ssize(outcomes_);
 }
 
 void OutcomeLog::compare_with(std::uint64_t answers) {
@@ -43,9 +45,11 @@ void OutcomeLog::compare_with(std::uint64_t answers) {
   answers_ = answers;
 }
 
-const Outcome* OutcomeLog::find(const lazyllm::Preset& preset, Index prompt) const {
+const Outcome* OutcomeLog::find(const lazyllm::Preset& preset, Index prompt) {
   const auto found = outcomes_.find({key(preset), prompt});
-  return found == outcomes_.end() ? nullptr : &found->second;
+  if (found == outcomes_.end()) return nullptr;
+  if (!std::exchange(found->second.used, true)) --unused_;
+  return &found->second.outcome;
 }
 
 void OutcomeLog::add(const lazyllm::Preset& preset, Index prompt, const Outcome& outcome) {
@@ -58,7 +62,7 @@ void OutcomeLog::add(const lazyllm::Preset& preset, Index prompt, const Outcome&
                {"positions", outcome.positions},
                {"equal", outcome.equal},
                {"kl", outcome.kl}});
-  outcomes_[{key(preset), prompt}] = outcome;
+  outcomes_[{key(preset), prompt}] = {outcome, true};
 }
 
 }  // namespace llama

@@ -28,13 +28,22 @@ class OutcomeLog {
   void compare_with(std::uint64_t answers);
 
   /// The outcome of an earlier run, or null.
-  const Outcome* find(const lazyllm::Preset& preset, Index prompt) const;
+  const Outcome* find(const lazyllm::Preset& preset, Index prompt);
+
+  /// How many outcomes of earlier programs `find` was not asked for yet.
+  Index unused() const { return unused_; }
 
   /// Keeps one more. Throws `file_error` if it cannot be written.
   void add(const lazyllm::Preset& preset, Index prompt, const Outcome& outcome);
 
  private:
-  std::map<std::pair<std::string, Index>, Outcome> outcomes_;
+  struct Kept {
+    Outcome outcome;
+    bool used;
+  };
+
+  std::map<std::pair<std::string, Index>, Kept> outcomes_;
+  Index unused_ = 0;
   std::uint64_t answers_ = 0;
   std::optional<std::uint64_t> written_;  // the answers that the file names
   ResumableLog log_;

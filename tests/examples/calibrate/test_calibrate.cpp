@@ -232,6 +232,11 @@ TEST_CASE("calibrate: --minutes bounds the search, and one without time goes on 
   REQUIRE(later.status == 0);
   CHECK(later.err.find("--minutes") == std::string::npos);
   CHECK(untimed(program.read("none.json")) == untimed(program.read("whole.json")));
+  // What the log has takes no time: without any, a resumed search finds no less.
+  const auto again = program.run("none.json", {"--resume", "--minutes", "0"});
+  REQUIRE(again.status == 0);
+  CHECK(again.err.find("--minutes") == std::string::npos);
+  CHECK(untimed(program.read("none.json")) == untimed(program.read("whole.json")));
   // A search that has tried all it can was not ended by time, whatever it has left.
   const auto all = program.run("all.json", {"--runs", "100000", "--prompts-limit", "2"});
   REQUIRE(all.status == 0);

@@ -41,6 +41,7 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
     log.add(cut, 1, {7, 7, 1.0 / 3});
     log.add({}, 0, {8, 8, 0});
     REQUIRE(log.find(cut, 1) != nullptr);
+    CHECK(log.unused() == 0);
   }
   OutcomeLog log(path, true);
   log.start(settings, 3, 12);
@@ -49,8 +50,10 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   CHECK_THROWS_WITH_AS(log.compare_with(1), doctest::Contains("log: its outcomes compare with other dense answers"),
                        file_error);
   CHECK(test::read(path) == before);
+  CHECK(log.unused() == 3);
   REQUIRE(log.find(cut, 0) != nullptr);
   CHECK(log.find(cut, 0)->equal == 2);
+  CHECK(log.unused() == 2);
   REQUIRE(log.find(cut, 1) != nullptr);
   CHECK(log.find(cut, 1)->positions == 7);
   CHECK(log.find(cut, 1)->equal == 7);
