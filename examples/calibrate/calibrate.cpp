@@ -481,7 +481,7 @@ int main(int argc, char** argv) {
       ->excludes("--schedule")
       ->excludes("--decode-revived");
   app.add_flag("--resume", options.resume,
-               "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "
-               "and --minutes may be given then, and with less of them it may find less");
+               "go on with the search that FILE.log.jsonl holds, which is not started anew without this; what it has "
+               "takes no time. More --runs and --minutes may be given then; with fewer --runs it may find less");
   return run_program(app, argc, argv, [&] { calibrate(options); });
 }
