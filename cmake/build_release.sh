@@ -11,7 +11,8 @@ bash cmake/install_packages.sh cmake ninja-build g++ pkg-config libeigen3-dev li
 echo "== Configure =="
 if command -v ccache >/dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache
-  export CCACHE_SLOPPINESS=pch_defines,time_macros  # else it keeps nothing that has a precompiled header
+  # Else it keeps nothing that has a precompiled header.
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros
 fi
 cmake --preset release --log-level=NOTICE
 

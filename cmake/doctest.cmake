@@ -15,6 +15,12 @@ target_link_libraries(lazyllm_test_main PRIVATE lazyllm_options doctest::doctest
 # many of them take 3 to 5 s more with GCC, and 7 s more with clang and sanitizers.
 add_library(lazyllm_source_folder OBJECT ${PROJECT_SOURCE_DIR}/tests/support/source_folder.cpp)
 target_link_libraries(lazyllm_source_folder PRIVATE lazyllm_options doctest::doctest lazyllm_quick_tests)
+set(CMAKE_PCH_PROLOGUE "")  # by default it calls all headers the system's, which have no warnings
+# ccache takes clang's precompiled headers without the times of their files alone.
+target_compile_options(lazyllm_source_folder PRIVATE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+if(LAZYLLM_BUILD_FUZZERS AND NOT LAZYLLM_SANITIZED)  # only what links the fuzzers' libraries is sanitized then
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
 target_precompile_headers(lazyllm_source_folder PRIVATE <doctest/doctest.h> <lazyllm/check.hpp> <lazyllm/lazyllm.hpp>)
 target_include_directories(lazyllm_source_folder PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/source_folder.cpp PROPERTIES

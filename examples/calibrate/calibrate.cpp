@@ -197,7 +197,8 @@ class Calibration {
     dense_ms_ = milliseconds_since(start) / static_cast<double>(references_.size());
     Fingerprint answers;
     for (const Reference& reference : references_) {
-      for (const Tokens tokens : {Tokens(reference.first_answer), Tokens(reference.tokens)}) {
+      for (const Tokens tokens :
+           {Tokens(reference.first_answer), Tokens(reference.follow_up), Tokens(reference.tokens)}) {
         answers.add(bytes_of(tokens));
       }
     }
@@ -263,7 +264,7 @@ class Calibration {
         {"prompts", prompts.size()},
         {"prompt_tokens", options_.prompt_tokens},
         {"tokens", options_.tokens},
-        {"fingerprint", fingerprint.value()}};
+        {"prompts_fingerprint", fingerprint.value()}};
     if (options_.model.placement.int8) json["weights"] = "int8";
     return json;
   }
@@ -324,7 +325,7 @@ class Calibration {
     return found;
   }
 
-  /// How many times a prompt can be run before what follows the search must begin. What the log has takes no time.
+  /// How many times a prompt can be run before what follows the search must begin.
   Index affordable() const {
     // At first a pruned run counts as a dense one: its prompt is faster, its decode steps are not.
     const double run_ms = pruned_ > 0 ? pruned_ms_ / static_cast<double>(pruned_) : dense_ms_;
@@ -332,7 +333,7 @@ class Calibration {
                             (static_cast<double>(held_out_prompts()) * run_ms +
                              static_cast<double>(timed_prompts() * timed_repeats) * (dense_ms_ + run_ms));
     const double left_ms = 60'000.0 * static_cast<double>(options_.minutes) - milliseconds_since(start_) - after_ms;
-    return static_cast<Index>(std::clamp(left_ms / std::max(run_ms, 1e-3), 0.0, 1e9)) + log_.unused();
+    return static_cast<Index>(std::clamp(left_ms / std::max(run_ms, 1e-3), 0.0, 1e9));
   }
 
   /// Items of progress after the outcomes that choose presets.
@@ -481,7 +482,7 @@ int main(int argc, char** argv) {
       ->excludes("--schedule")
       ->excludes("--decode-revived");
   app.add_flag("--resume", options.resume,
-               "go on with the search that FILE.log.jsonl holds, which is not started anew without this; what it has "
-               "takes no time. More --runs and --minutes may be given then; with fewer --runs it may find less");
+               "go on with the search that FILE.log.jsonl holds, which is not started anew without this; more --runs "
+               "and --minutes may be given then, and with less of them it may find less");
   return run_program(app, argc, argv, [&] { calibrate(options); });
 }

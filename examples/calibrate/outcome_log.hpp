@@ -24,28 +24,18 @@ class OutcomeLog {
   void start(const nlohmann::ordered_json& settings, Index prompts, Index layers);
 
   /// The fingerprint of the dense answers that all outcomes compare with; before the first `add`. Throws `file_error`,
-  /// with the file as it was, if those of earlier runs compare with others.
+  /// with the file as it was but for a torn last line, if those of earlier runs compare with others.
   void compare_with(std::uint64_t answers);
 
   /// The outcome of an earlier run, or null.
-  const Outcome* find(const lazyllm::Preset& preset, Index prompt);
-
-  /// How many outcomes of earlier programs `find` was not asked for yet.
-  Index unused() const { return unused_; }
+  const Outcome* find(const lazyllm::Preset& preset, Index prompt) const;
 
   /// Keeps one more. Throws `file_error` if it cannot be written.
   void add(const lazyllm::Preset& preset, Index prompt, const Outcome& outcome);
 
  private:
-  struct Kept {
-    Outcome outcome;
-    bool used;
-  };
-
-  std::map<std::pair<std::string, Index>, Kept> outcomes_;
-  Index unused_ = 0;
-  std::uint64_t answers_ = 0;
-  std::optional<std::uint64_t> written_;  // the answers that the file names
+  std::map<std::pair<std::string, Index>, Outcome> outcomes_;
+  std::optional<std::uint64_t> answers_;  // those that the file names
   ResumableLog log_;
 };
 

@@ -123,6 +123,8 @@ void ResumableLog::check_header(const std::string& line, const nlohmann::ordered
          differences(before, now));
 }
 
+void ResumableLog::before_next(const nlohmann::ordered_json& line) { header_ += json_text(line) + '\n'; }
+
 void ResumableLog::append(const nlohmann::ordered_json& line) {
   const std::string text = header_ + json_text(line) + '\n';
   try {

@@ -32,6 +32,9 @@ class ResumableLog {
   /// damaged, or was started with other settings, which the message names. Must be called once, before `append`.
   void start(const nlohmann::ordered_json& settings, const OnLine& on_line);
 
+  /// A line that the next `append` writes before its own, both or none of them. For what belongs to no piece of work.
+  void before_next(const nlohmann::ordered_json& line);
+
   /// Throws `file_error` if the line cannot be written; the file then ends after the line before.
   void append(const nlohmann::ordered_json& line);
 
@@ -43,7 +46,7 @@ class ResumableLog {
   std::filesystem::path path_;
   Descriptor file_;
   std::string earlier_;    // what the file holds until it is started
-  std::string header_;     // the settings' line until it is written
+  std::string header_;     // the settings' line, and those of `before_next`, until they are written
   std::int64_t size_ = 0;  // bytes of whole lines
 };
 
