@@ -36,8 +36,9 @@ void OutcomeLog::start(const nlohmann::ordered_json& settings, Index prompts, In
 }
 
 void OutcomeLog::compare_with(std::uint64_t answers) {
-  if (!answers_) log_.before_next({{"answers", answers}});
-  if (answers_.value_or(answers) != answers) {
+  if (!answers_) {
+    log_.before_next({{"answers", answers}});
+  } else if (*answers_ != answers) {
     reject(log_.path().string(),
            "was written with other dense answers than this program has here: resume with the same version "
            "of the program on the same kind of processor, or use another file");

@@ -59,6 +59,17 @@ TEST_CASE("log: what was written is found again, digit for digit, and only for i
   CHECK(log.find(cut, 2) == nullptr);
 }
 
+TEST_CASE("log: answers without an outcome leave no file, which would refuse the next search") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "log";
+  {
+    OutcomeLog log(path, false);
+    log.start(settings, 3, 12);
+    log.compare_with(1);
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
 TEST_CASE("log: damaged outcomes are refused and the file stays as it was") {
   const test::TemporaryFolder folder;
   const std::string first = Json{{"settings", settings}}.dump() + "\n";

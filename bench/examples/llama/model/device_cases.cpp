@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "bench/examples/llama/model/device_report.hpp"
 #include "bench/examples/llama/model/device_ttft.hpp"
 #include "bench/examples/llama/model/random_weights.hpp"
 #include "bench/examples/llama/model/shapes.hpp"

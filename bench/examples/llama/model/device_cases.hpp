@@ -1,14 +1,11 @@
 #pragma once
 
-#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "bench/examples/llama/model/device_report.hpp"
 #include "bench/examples/llama/model/ttft_options.hpp"
 
 namespace llama {
-
-/// Saves the figures of all cases, those that are not measured yet among them.
-using SaveCases = std::function<void(const nlohmann::ordered_json&)>;
 
 /// The figures of every prompt length with every batch size and every schedule on a CUDA device; see `measure_cases`.
 /// Throws `std::invalid_argument` for options that only the CPU has.

@@ -83,7 +83,7 @@ nlohmann::ordered_json report(const DeviceCase& what, const DeviceTimes& times, 
 
 nlohmann::ordered_json measure_cases(nlohmann::ordered_json cases, const std::function<bool()>& time_left,
                                      const std::function<nlohmann::ordered_json(std::size_t)>& measure,
-                                     const std::function<void(const nlohmann::ordered_json&)>& save) {
+                                     const SaveCases& save) {
   for (auto& entry : cases) entry["left_out"] = "no time was left";
   save(cases);
   for (std::size_t i = 0; i < cases.size() && time_left(); ++i) {

@@ -11,11 +11,14 @@ namespace llama {
 /// that a decode step reads.
 nlohmann::ordered_json report(const DeviceCase& what, const DeviceTimes& times, Index weight_bytes);
 
+/// Saves the figures of all cases, those that are not measured yet among them.
+using SaveCases = std::function<void(const nlohmann::ordered_json&)>;
+
 /// Adds the figures of `measure(i)` to each `cases[i]` while `time_left()`. A case for which there is no time or no
 /// memory says so. `save` gets all cases before the first and after each, so that a program that is stopped has saved
 /// what it had measured, and what it had not. Passes other errors of `measure` on.
 nlohmann::ordered_json measure_cases(nlohmann::ordered_json cases, const std::function<bool()>& time_left,
                                      const std::function<nlohmann::ordered_json(std::size_t)>& measure,
-                                     const std::function<void(const nlohmann::ordered_json&)>& save);
+                                     const SaveCases& save);
 
 }  // namespace llama
