@@ -13,10 +13,11 @@
 namespace lazyllm {
 
 /// Where in a step a policy is asked: between two layers, for one sequence. It may be asked before the layers up to
-/// there have run, and more than once, so its answer must depend on the point alone. While more of a prompt is to come,
-/// it is asked with the fewest and with the most tokens that there can be (2^31 - 1), and the prompt waits for its end
-/// where it prunes for either. So results are those of the prompt in one step. A policy that keeps all for both but
-/// prunes for a number in between makes the entry that ends the prompt fail.
+/// there have run, and more than once. So its answer must depend only on the point, and on data that stays the same
+/// until the prompt (all its chunks) or the decode step has ended. While more of a prompt is to come, it is asked with
+/// the fewest and with the most tokens that there can be (2^31 - 1), and the prompt waits for its end where it prunes
+/// for either. So results are those of the prompt in one step. A policy that keeps all for both but prunes for a number
+/// in between makes the entry that ends the prompt fail.
 struct PrunePoint {
   Index layers_run = 0;      ///< layers before the point, 1 … layers - 1
   Index layers = 0;          ///< layers of the model
