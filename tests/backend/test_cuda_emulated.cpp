@@ -96,6 +96,48 @@ TEST_CASE("cuda: scoring visits each key once for up to eight rows, and holds no
   }
 }
 
+TEST_CASE("cuda: scores of a batch that has too many logits are made one part after the other, in bounded memory") {
+  constexpr Index count = 5;
+  const AttentionProblem<float> problem(8, 4, 2, 8, 400, 1);
+  const std::size_t keys = problem.active.size();
+  CAPTURE(keys);
+  std::vector<std::vector<float>> expected;
+  for (const Index max_logits : {Index{1} << 25, Index{2 * 4 * 400 + 1}, Index{1}}) {  // all together, two at a time, each alone
+    CAPTURE(max_logits);
+    auto context = CudaMemory::make_context();
+    auto queries = CudaMemory::upload(context, problem.queries);
+    auto all_keys = CudaMemory::upload(context, problem.keys);
+    std::list<DeviceArray<float>> scores;
+    for (Index i = 0; i < count; ++i) scores.push_back(CudaMemory::upload(context, std::vector<float>(keys)));
+    context.synchronize();
+    const emulation::Counters before = emulation::counters();
+    attention_scores(
+        context, problem.query_rows(queries.data()), count,
+        [&](Index i) {
+          const std::span<float> target = std::next(scores.begin(), i)->span();
+          return ScoreTask<ContiguousKeys<float>>{
+              .first_row = problem.first_row + i % 2,
+              .limits = Positions(problem.limits).subspan(static_cast<std::size_t>(i % 2)),
+              .key_view = problem.key_view(all_keys.data()),
+              .keys = problem.active,
+              .scores = target};
+        },
+        max_logits);
+    context.synchronize();
+    const emulation::Counters after = emulation::counters();
+    if (max_logits < Index{1} << 25) {
+      const std::size_t logits = static_cast<std::size_t>(std::max<Index>(max_logits, 4 * 400)) * sizeof(float);
+      CHECK(after.allocated_bytes - before.allocated_bytes < 2 * logits + 8192);  // of two sizes, and the lists
+    }
+    std::vector<std::vector<float>> found;
+    for (auto& array : scores) found.push_back(array.download());
+    if (expected.empty()) expected = found;
+    CHECK(found == expected);
+  }
+  CHECK(expected[0] == expected[2]);
+  CHECK(expected[0] != expected[1]);
+}
+
 TEST_CASE("cuda: a batch is scored and selected in as many launches as one sequence, and little comes back") {
   std::vector<int> launches, waits;
   for (const Index count : {1, 8}) {
@@ -135,6 +177,22 @@ TEST_CASE("cuda: a batch is scored and selected in as many launches as one seque
   }
   CHECK(launches == std::vector<int>{4, 4});
   CHECK(waits == std::vector<int>{1, 1});
+}
+
+TEST_CASE("cuda: a long row is copied to and from the host in pieces of a MiB") {
+  auto context = CudaMemory::make_context();
+  cuda::Context::Buffer<float> buffer;
+  constexpr Index width = (Index{1} << 22) + 5;
+  buffer.reserve(context, 1, width);
+  const RowsView<float> row(buffer.rows().data, 1, width);
+  std::vector<float> values(static_cast<std::size_t>(width));
+  std::iota(values.begin(), values.end(), 0.0F);
+  std::vector<float> back(values.size());
+  const std::size_t before = emulation::counters().allocated_bytes;
+  copy_from_host(context, static_cast<const float*>(values.data()), row);
+  copy_to_host(context, RowsView<const float>(row), back.data());
+  CHECK((back == values));
+  CHECK(emulation::counters().allocated_bytes - before <= 9U << 20);  // eight that are on their way, and one back
 }
 
 TEST_CASE("cuda: pinned rows are in pinned memory, and no others") {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/ahead_context.hpp"
 #include "support/scripted_engine.hpp"
 #include "support/sequence_state.hpp"
 
@@ -133,7 +134,7 @@ struct Host {
     }
   }
 
-  cpu::Context context;
+  typename Sequence::context_type context;
   Script script;
   std::vector<float> numbers = std::vector<float>(200 * 32);
   std::vector<LazyDecoderLayer<Block, ScriptedFeedForward>> blocks;
@@ -220,6 +221,10 @@ TEST_CASE("allocations: none in a step after a similar run or reserve, own stora
 
 TEST_CASE("allocations: none in a step after a similar run or reserve, pooled storage") {
   allocates_nothing<cpu::PooledStorage<float>>();
+}
+
+TEST_CASE("allocations: none in a step after a similar run or reserve, on a backend that selects ahead") {
+  allocates_nothing<OwnStorage<AheadContext, float>>();
 }
 
 TEST_CASE("allocations: none in chunks of a prompt; a prompt that waits at a deeper layer keeps its list of keys") {

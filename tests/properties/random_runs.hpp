@@ -95,10 +95,11 @@ class Random {
   std::vector<std::uint8_t> mask_ = {0, 1, 0, 0, 0, 0, 1, 0, 0, 1};
 };
 
-/// How a prompt is cut: into chunks, and its rows into steps.
+/// How a prompt is cut, into chunks, and its rows into steps; and how many of its tokens are returned.
 struct Cut {
   Index chunk = std::numeric_limits<Index>::max();
   Index max_rows = std::numeric_limits<Index>::max();
+  Index outputs = 1;
 };
 
 /// An engine around the tiny model.
@@ -147,6 +148,7 @@ struct Engine {
                            .pruner = &requests[s]->pruner,
                            .new_tokens = chunk,
                            .more = chunk < rest,
+                           .outputs = cuts[s].outputs,
                            .max_rows = cuts[s].max_rows,
                            .continuations = requests[s]->continuations});
         const auto first = tokens[s].begin() + given[s];
@@ -199,8 +201,13 @@ struct Engine {
     CHECK(output.failures.empty());
     for (std::size_t m = 0; m < members.size(); ++m) {
       const RowsView<T> last = output.of(static_cast<Index>(m));
-      CHECK(last.rows == (requests[members[m]]->sequence.unfinished() ? 0 : 1));
-      if (last.rows == 1) results[members[m]].logits = model.logits(Memory::read(context, last).data());
+      CHECK(last.rows == (requests[members[m]]->sequence.unfinished() ? 0 : entries[m].outputs));
+      const std::vector<T> values = Memory::read(context, last);
+      for (Index row = 0; row < last.rows; ++row) {
+        const Vector logits = model.logits(values.data() + row * last.width);
+        auto& all = results[members[m]].logits;
+        all.insert(all.end(), logits.begin(), logits.end());
+      }
     }
     revived += step.stats().revived();
   }
@@ -278,13 +285,16 @@ void random_runs(unsigned seeds) {
         }
         Cut& cut = cuts.emplace_back();
         if (random.chance(0.3)) cut.chunk = random.between(1, 8);
-        if (random.chance(0.3)) cut.max_rows = random.between(request.pruner.score().last_queries, 12);
+        if (random.chance(0.3)) cut.outputs = random.between(0, std::ssize(tokens.back()));
+        if (random.chance(0.3)) {
+          cut.max_rows = std::max(cut.outputs, random.between(request.pruner.score().last_queries, 12));
+        }
       }
       if (members.empty()) continue;
       const auto results = engine.run(members, tokens, cuts);
       for (std::size_t s = 0; s < members.size(); ++s) {
         const auto expected = members[s]->naive.step(tokens[s], members[s]->policy, members[s]->pruner.score(),
-                                                     members[s]->continuations);
+                                                     members[s]->continuations, cuts[s].outputs);
         CHECK(results[s].active == expected.active);
         CHECK(results[s].logits == expected.logits);
         pruned += std::ssize(expected.active.front()) - std::ssize(expected.active.back());

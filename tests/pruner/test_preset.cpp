@@ -244,4 +244,11 @@ TEST_CASE("preset: anything else is refused by the member's name, its value and 
   CHECK(read_error(R"({"schedule": "6:0.5", "max_revived": -1})") ==
         "lazyllm: preset: max_revived -1 is out of range: a whole number from 0 to 2147483647");
   CHECK(read_error(R"({"schedule": [")" + std::string(1000, 'x') + R"("]})").size() < 200);
+  Json built{{"schedule", "6:0.5"}};  // in code, or from a format whose texts nobody has checked
+  built["protect_first"] = "\xff";
+  CHECK_THROWS_WITH_AS(
+      built.get<Preset>(),
+      "lazyllm: preset: protect_first with a text that is not UTF-8 is out of range: a whole number from "
+      "0 to 2147483647",
+      invalid_argument);
 }

@@ -113,13 +113,15 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
 }
 
 TEST_CASE("recommended: what cannot be had is refused with the range") {
-  CHECK_THROWS_WITH_AS(recommended(0, 2), "lazyllm: recommended: 0 layers are out of range, at least 1",
+  CHECK_THROWS_WITH_AS(recommended(0, 2), "lazyllm: recommended: layers 0 is out of range 1 to 65535",
                        invalid_argument);
+  CHECK_THROWS_AS(recommended(65536, 2), invalid_argument);
+  CHECK_THROWS_AS(recommended(30, 2, {.heads = Index{1} << 40, .head_dim = Index{1} << 40}), invalid_argument);
   for (const double speedup : {0.9, 4.1, -1.0}) {
     CHECK_THROWS_WITH_AS(recommended(30, speedup), doctest::Contains(" is out of range 1 to 4"), invalid_argument);
   }
   CHECK_THROWS_WITH_AS(recommended(30, 2, {.kv_heads = 0}),
-                       "lazyllm: recommended: kv_heads 0 is out of range, at least 1", invalid_argument);
+                       "lazyllm: recommended: kv_heads 0 is out of range 1 to 2147483647", invalid_argument);
   CHECK(recommended(1, 4).schedule.points().empty());
 }
 

@@ -27,16 +27,16 @@ class NaiveLazy {
 
   struct Result {
     std::vector<std::vector<Position>> active;  // by layer
-    Vector logits;
+    Vector logits;                              // of the outputs, one after the other
   };
 
   Result step(const std::vector<Index>& new_tokens, const Policy& policy, const AttentionScore& score = {},
-              const std::vector<Position>& continuations = {}) {
+              const std::vector<Position>& continuations = {}, Index outputs = 1) {
     Result result;
     const TinyShape& shape = model_->shape();
     const Index before = tokens_;
     tokens_ += std::ssize(new_tokens);
-    alone_.resize(size(tokens_), std::ssize(new_tokens) == 1);
+    decoded_.resize(size(tokens_), std::ssize(new_tokens) <= std::max<Index>(outputs, 1));
     std::map<Position, std::vector<T>> hidden;
     for (Index i = before; i < tokens_; ++i) {
       auto& row = hidden[static_cast<Position>(i)];
@@ -76,14 +76,16 @@ class NaiveLazy {
       if (layer + 1 == shape.layers) break;
 
       const Vector scores = scores_of(kv, queries, active, before, score, sums);
-      const Selection selection = policy({.layers_run = layer + 1,
-                                          .layers = shape.layers,
-                                          .active_tokens = std::ssize(active),
-                                          .tokens = tokens_,
-                                          .new_tokens = std::ssize(new_tokens),
-                                          .steps = steps_,
-                                          .decoded_tokens = decoded_tokens(before),
-                                          .continuations = continuations});
+      Selection selection = policy({.layers_run = layer + 1,
+                                    .layers = shape.layers,
+                                    .active_tokens = std::ssize(active),
+                                    .tokens = tokens_,
+                                    .new_tokens = std::ssize(new_tokens),
+                                    .steps = steps_,
+                                    .decoded_tokens = decoded_tokens(before),
+                                    .outputs = outputs,
+                                    .continuations = continuations});
+      selection.protect_last = std::max(selection.protect_last, outputs);
       active = selected(selection, active, scores, aux_[size(layer + 1)]);
       for (auto it = hidden.begin(); it != hidden.end();) {
         if (std::ranges::binary_search(active, it->first)) {
@@ -95,15 +97,18 @@ class NaiveLazy {
       }
     }
     ++steps_;
-    result.logits = model_->logits(hidden.at(static_cast<Position>(tokens_ - 1)).data());
+    for (Index p = tokens_ - outputs; p < tokens_; ++p) {
+      const Vector logits = model_->logits(hidden.at(static_cast<Position>(p)).data());
+      result.logits.insert(result.logits.end(), logits.begin(), logits.end());
+    }
     return result;
   }
 
   void truncate(Index tokens) {
     // Where the last prompt is cut, or gone, the prompt ends at the new end.
-    if (tokens > 0 && tokens < tokens_ - decoded_tokens(tokens_)) alone_[size(tokens - 1)] = false;
+    if (tokens > 0 && tokens < tokens_ - decoded_tokens(tokens_)) decoded_[size(tokens - 1)] = false;
     tokens_ = tokens;
-    alone_.resize(size(tokens));
+    decoded_.resize(size(tokens));
     if (tokens == 0) steps_ = 0;
     for (auto& layer : kv_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
     for (auto& layer : aux_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
@@ -132,10 +137,10 @@ class NaiveLazy {
     return static_cast<std::size_t>(number);
   }
 
-  /// How many tokens right before `end` came alone.
+  /// How many tokens right before `end` came in decode steps.
   Index decoded_tokens(Index end) const {
     Index count = 0;
-    while (count < end && alone_[size(end - count - 1)]) ++count;
+    while (count < end && decoded_[size(end - count - 1)]) ++count;
     return count;
   }
 
@@ -232,7 +237,7 @@ class NaiveLazy {
   std::vector<std::map<Position, std::vector<T>>> aux_;  // by layer: the inputs of that layer
   Index tokens_ = 0;
   Index steps_ = 0;
-  std::vector<bool> alone_;  // by position: the only token of its step
+  std::vector<bool> decoded_;  // by position: came in a decode step
 };
 
 }  // namespace lazyllm::test

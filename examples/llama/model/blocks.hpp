@@ -45,35 +45,41 @@ struct BlockResources {
     count(x.rows, linear);
   }
 
-  /// y += x W^T, of all ranks. `inputs(first, rows)` gives these rows of x; it is asked for `most` rows at a time.
-  /// Where it throws on one rank, all throw `lazyllm::rank_error`.
-  template <class Inputs>
-  void accumulate_ranks(Context& context, const typename Model<T, Device>::Linear& linear, RowsView<T> y, Index most,
-                        const Inputs& inputs) {
+  /// y += x W^T, of all ranks, and y. `outputs()` gives y, which has `y_rows` rows. `inputs(first, rows)` gives these
+  /// rows of x; it is asked for `most` rows at a time. Where one of them throws on one rank, all throw
+  /// `lazyllm::rank_error`.
+  template <class Outputs, class Inputs>
+  RowsView<T> accumulate_ranks(Context& context, const typename Model<T, Device>::Linear& linear, Index y_rows,
+                               const Outputs& outputs, Index most, const Inputs& inputs) {
     const auto for_parts = [&](const auto& add) {
       Index first = 0;
       do {  // once where there are no rows: the inputs of attention write K/V
-        const Index rows = std::min(most, y.rows - first);
+        const Index rows = std::min(most, y_rows - first);
         add(first, RowsView<const T>(inputs(first, rows)));
         first += rows;
-      } while (first < y.rows);
+      } while (first < y_rows);
     };
+    RowsView<T> y;
     if constexpr (Device::has_ranks) {
       if (RankGroup* const group = model->group()) {
         const auto write = [&](std::span<float> values) {
+          y = outputs();
           for_parts([&](Index first, RowsView<const T> x) {
             linear.apply(context, x, RowsView<float>(values.data() + first * y.width, x.rows, y.width));
             count(x.rows, linear);
           });
         };
-        const std::span<const float> sums = group->sum(y.rows * y.width, write);
-        return Device::add(context, RowsView<const float>(sums.data(), y.rows, y.width), y);
+        const std::span<const float> sums = group->sum(y_rows * linear.out(), write);
+        Device::add(context, RowsView<const float>(sums.data(), y.rows, y.width), y);
+        return y;
       }
     }
+    y = outputs();
     for_parts([&](Index first, RowsView<const T> x) {
       linear.accumulate(context, x, y.subrows(first, x.rows));
       count(x.rows, linear);
     });
+    return y;
   }
 
   /// Floating-point operations of the attention of `plan`.
@@ -95,6 +101,10 @@ struct BlockResources {
       key.push_back(reinterpret_cast<std::uintptr_t>(buffer->rows().data));
     }
     key.push_back(reinterpret_cast<std::uintptr_t>(context.workspace(0)));
+  }
+
+  static Index output_count(const lazyllm::LayerPlan& plan) {
+    return std::accumulate(plan.outputs().begin(), plan.outputs().end(), Index{0});
   }
 
   /// Whether all rows of `plan` are output rows.
@@ -124,10 +134,6 @@ struct BlockResources {
     operations += 2.0 * static_cast<double>(rows) * static_cast<double>(linear.in() * linear.out());
   }
 
-  static Index output_count(const lazyllm::LayerPlan& plan) {
-    return std::accumulate(plan.outputs().begin(), plan.outputs().end(), Index{0});
-  }
-
   static bool lie_together(const lazyllm::LayerPlan& plan) { return plan.sequences() == 1 || all_are_outputs(plan); }
 
   void list_output_rows(const lazyllm::LayerPlan& plan) {
@@ -154,9 +160,11 @@ class AttentionBlock {
 
   void attend(Context& context, const lazyllm::LayerPlan& plan, RowsView<T> hidden) {
     const bool last = plan.outputs_only();
-    const RowsView<T> outputs = last ? resources_->output_rows(context, plan, hidden, resources_->last_hidden) : hidden;
-    resources_->accumulate_ranks(context, resources_->model->layer(layer_).output, outputs, outputs.rows,
-                                 [&](Index, Index) { return mix(context, plan, hidden); });
+    const Index rows = last ? resources_->output_count(plan) : hidden.rows;
+    const RowsView<T> outputs = resources_->accumulate_ranks(
+        context, resources_->model->layer(layer_).output, rows,
+        [&] { return last ? resources_->output_rows(context, plan, hidden, resources_->last_hidden) : hidden; }, rows,
+        [&](Index, Index) { return mix(context, plan, hidden); });
     if (last) resources_->put_back(context, plan, outputs, hidden);
   }
 
@@ -224,7 +232,8 @@ class FeedForwardBlock {
     const ModelConfig& config = resources_->model->config();
     const auto& weights = resources_->model->layer(layer_);
     resources_->accumulate_ranks(
-        context, weights.down, hidden, Device::feed_forward_rows, [&](Index first, Index rows) {
+        context, weights.down, hidden.rows, [&] { return hidden; }, Device::feed_forward_rows,
+        [&](Index first, Index rows) {
           const RowsView<T> part = hidden.subrows(first, rows);
           const RowsView<T> normed = resources_->take(context, resources_->normed, rows, config.hidden_size);
           const RowsView<T> gate_up =

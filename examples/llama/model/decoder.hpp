@@ -194,8 +194,8 @@ class LazyDecoder : public DecoderState<T, Device> {
   /// As `DenseDecoder::step`.
   std::span<const float> step(Tokens tokens) { return this->first(step_all({&tokens, 1})); }
 
-  /// As `DenseDecoder::step_all`. What fails one sequence, such as a score that is not a finite number, is thrown once
-  /// the others have finished the step.
+  /// As `DenseDecoder::step_all`. Throws what fails one sequence, such as a score that is not a finite number; then all
+  /// are what they were before the step.
   RowsView<const float> step_all(std::span<const Tokens> tokens) {
     this->start(tokens, [&](Index s) { return length(s); });
     entries_.clear();
@@ -216,10 +216,10 @@ class LazyDecoder : public DecoderState<T, Device> {
       } else {
         run_layers(std::ssize(layers_) - 1);
       }
-      if (step_.hidden().rows == std::ssize(entries_)) logits = this->logits(step_.hidden());
+      if (!step_.failures().empty()) std::rethrow_exception(step_.failures().front().error);
+      logits = this->logits(step_.hidden());
     });
-    const lazyllm::StepOutput<T> output = step_.end();
-    if (!output.failures.empty()) std::rethrow_exception(output.failures.front().error);
+    step_.end();
     return logits;
   }
 

@@ -28,7 +28,8 @@ class RankGroup {
   bool writes() const { return ranks_.rank() == 0; }
 
   /// Calls `write(values)`, which fills `count` values that are 0, and adds them up over the ranks. What it throws on
-  /// one rank is thrown as `lazyllm::rank_error` on all. The result is valid until the next call.
+  /// one rank is thrown as `lazyllm::rank_error` on all. The result is valid until the next call. The memory for the
+  /// values is taken before: a rank that has none throws `std::bad_alloc`, and the others wait for it.
   template <class Write>
   std::span<float> sum(Index count, const Write& write) {
     values_.assign(static_cast<std::size_t>(count) + 1, 0.0F);  // the last one says whether a rank has failed

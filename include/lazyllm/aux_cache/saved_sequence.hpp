@@ -17,9 +17,6 @@
 
 namespace lazyllm::detail {
 
-/// Layers of a model at most. More come from a mistake, or from damaged bytes, and would ask for much memory.
-inline constexpr Index max_layers = 65535;
-
 /// What a saved sequence holds beside its rows.
 struct SavedSequence {
   Index layers = 0;

@@ -34,7 +34,7 @@ concept AuxStorage = std::movable<S> &&
   { constant.hidden_size() } -> std::same_as<Index>;
 };
 
-/// Slots with a free list, in one buffer, which at most doubles when it grows, and never shrinks. Not thread-safe:
+/// Slots with a free list, in one buffer, which at least doubles when it grows, and never shrinks. Not thread-safe:
 /// sequences that share a pool must be used, and destroyed, by one thread at a time. `Buffer` is the memory that the
 /// rows lie in.
 template <Backend Context, Element T, class Buffer = typename Context::template Buffer<T>>

@@ -29,6 +29,9 @@ namespace detail {
 /// The most tokens of a sequence: positions end there.
 inline constexpr Index most_tokens = std::numeric_limits<Position>::max();
 
+/// Layers of a model at most. More come from a mistake, or from damaged bytes, and would ask for much memory.
+inline constexpr Index max_layers = 65535;
+
 /// An index as the standard library counts.
 template <class Number>
 constexpr std::size_t to_size(Number number) {

@@ -23,9 +23,10 @@ std::size_t request_of(const std::vector<Request>& requests, Index s) {
 /// while a selection is under way.
 class RowsAhead {
  public:
-  void reserve(Index sequences) {
+  void reserve(Index sequences, Index rows) {
     sequences_.reserve(to_size(sequences));
     row_indptr_.reserve(to_size(sequences + 1));
+    kept_.reserve(to_size(rows));
   }
   void clear() { sequences_.clear(); }
   bool moved() const { return !sequences_.empty(); }

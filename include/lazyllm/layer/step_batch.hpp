@@ -35,10 +35,10 @@ class StepBatch {
     transition_.reserve(sequences, tokens, rows);
     pruner_.reserve(context, sequences, tokens);
     for (auto* list : {&unranked_, &sum_keys_, &stage_rows_}) list->reserve(to_size(tokens));
-    kept_keys_.reserve(to_size(tokens));
+    for (auto* list : {&kept_keys_, &protect_}) list->reserve(to_size(tokens));
     members_.reserve(to_size(sequences));
     requests_.reserve(to_size(sequences));
-    ahead_.reserve(sequences);
+    ahead_.reserve(sequences, rows);
   }
 
   /// Appends the new tokens and plans layer 0. Throws what is wrong with the entries, or the only failure.
@@ -225,9 +225,11 @@ class StepBatch {
       kept = pruner_.kept(request);
     } else {
       const bool all = !member.ends_at(depth) || member.selection.kind == Selection::Kind::all;
+      protect_.assign(member.selection.protect.begin(), member.selection.protect.end());
+      std::ranges::sort(protect_);
       unranked_.clear();
       for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        if (all || member.stays_unranked(part.keys[i], depth)) unranked_.push_back(static_cast<Index>(i));
+        if (all || member.stays_unranked(part.keys[i], depth, protect_)) unranked_.push_back(static_cast<Index>(i));
       }
       kept = unranked_;
     }
@@ -293,7 +295,7 @@ class StepBatch {
   std::vector<StepFailure> failures_;
   // Of one sequence:
   std::vector<Index> unranked_;  // kept keys, or rows that wait
-  std::vector<Position> kept_keys_;
+  std::vector<Position> kept_keys_, protect_;
   std::vector<Index> sum_keys_, stage_rows_;
 };
 

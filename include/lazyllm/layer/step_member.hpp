@@ -87,9 +87,10 @@ struct StepMember {
            !running.waits_for_prompt(position);
   }
 
-  /// Whether the token stays where nothing is ranked: no earlier step has pruned it here, or the selection lists it.
-  bool stays_unranked(Position position, Depth depth) const {
-    return !pruned_here(position, depth) || std::ranges::find(selection.protect, position) != selection.protect.end();
+  /// Whether the token stays where nothing is ranked: no earlier step has pruned it here, or it is among the
+  /// selection's `protect`, which ascends.
+  bool stays_unranked(Position position, Depth depth, Positions protect) const {
+    return !pruned_here(position, depth) || std::ranges::binary_search(protect, position);
   }
 
   bool sums_scores() const { return last_slice && over_layers(score); }

@@ -89,19 +89,28 @@ inline TokenPruner<AnyPolicy> make_pruner(AnyPolicy policy, const Preset& preset
 }
 
 /// The pruner that does what `preset` says. It throws `invalid_argument` in the first step of a model that does not
-/// have the schedule's layers.
+/// have the schedule's layers; with one layer nothing can be pruned, and the schedule is not read.
 inline TokenPruner<AnyPolicy> make_pruner(const Preset& preset) {
   return make_pruner(KeepRatio(preset.schedule), preset);
 }
 
 namespace detail {
 
+/// A value as messages show it.
+template <class Json>
+std::string shown(const Json& value) try {
+  return value.dump().substr(0, 80);
+} catch (const std::bad_alloc&) {
+  throw;
+} catch (const std::exception&) {
+  return "with a text that is not UTF-8";
+}
+
 /// Reads the member `name` of a preset.
 template <class Member, class Json>
 Member read_member(const std::string& name, const Json& value) {
-  const auto shown = [&value] { return value.dump().substr(0, 80); };
   if constexpr (std::is_same_v<Member, Schedule> || std::is_same_v<Member, AttentionScore>) {
-    if (!value.is_string()) fail("preset: ", name, " ", shown(), " is not a text");
+    if (!value.is_string()) fail("preset: ", name, " ", shown(value), " is not a text");
     const auto text = value.template get<std::string>();
     if constexpr (std::is_same_v<Member, Schedule>) {
       return parse_schedule(text);
@@ -112,7 +121,7 @@ Member read_member(const std::string& name, const Json& value) {
     // Compared as a double, in which no integer of the file wraps around.
     if (!value.is_number_integer() || value.template get<double>() < 0 ||
         value.template get<double>() > static_cast<double>(most_tokens)) {
-      fail("preset: ", name, " ", shown(), " is out of range: a whole number from 0 to ", most_tokens);
+      fail("preset: ", name, " ", shown(value), " is out of range: a whole number from 0 to ", most_tokens);
     }
     return value.template get<Index>();
   }
@@ -133,7 +142,7 @@ Member read_member(const std::string& name, const Json& value) {
 /// of the wrong type or out of range, and leaves `preset` as it was.
 template <class Json>
 void from_json(const Json& json, Preset& preset) {
-  if (!json.is_object()) detail::fail("preset: ", json.dump().substr(0, 80), " is not an object");
+  if (!json.is_object()) detail::fail("preset: ", detail::shown(json), " is not an object");
   Preset result;
   bool has_schedule = false;
   for (const auto& item : json.items()) {

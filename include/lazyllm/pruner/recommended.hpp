@@ -42,20 +42,22 @@ inline constexpr Index recommended_max_revived = 8;
 /// prefill of 2048 tokens by operation count. Longer prompts get more of it, as attention is more of their work; the
 /// tokens that are always kept make it less for prompts of a few hundred. Models of fewer than 5 layers may get less
 /// than `speedup`, as they have few places to cut: there no cut keeps less than a fifth. A model of one layer is not
-/// pruned, nor is a sequence of fewer than `recommended_min_tokens`. Throws `invalid_argument` for `layers` or a width
-/// below 1, and for a speedup outside 1 to 4.
+/// pruned, nor is a sequence of fewer than `recommended_min_tokens`. Throws `invalid_argument` for `layers`
+/// outside 1 to 65535, a width outside 1 to 2^31 - 1, and a speedup outside 1 to 4.
 inline Preset recommended(Index layers, double speedup, const LayerWidths& widths = {}) {
   constexpr std::array<double, 4> weights = {1, 1, 0.5, 0.5};  // a cut keeps x^weight
   constexpr double tokens = 2048;
-  if (layers < 1) detail::fail("recommended: ", layers, " layers are out of range, at least 1");
-  const auto check = [](const char* name, Index width) {
-    if (width < 1) detail::fail("recommended: ", name, " ", width, " is out of range, at least 1");
+  const auto check = [](const char* name, Index value, Index most) {
+    if (value < 1 || value > most) {
+      detail::fail("recommended: ", name, " ", value, " is out of range 1 to ", most);
+    }
   };
-  check("hidden_size", widths.hidden_size);
-  check("heads", widths.heads);
-  check("kv_heads", widths.kv_heads);
-  check("head_dim", widths.head_dim);
-  check("intermediate_size", widths.intermediate_size);
+  check("layers", layers, detail::max_layers);
+  check("hidden_size", widths.hidden_size, detail::most_tokens);
+  check("heads", widths.heads, detail::most_tokens);
+  check("kv_heads", widths.kv_heads, detail::most_tokens);
+  check("head_dim", widths.head_dim, detail::most_tokens);
+  check("intermediate_size", widths.intermediate_size, detail::most_tokens);
   if (!(detail::is_finite(speedup) && speedup >= 1 && speedup <= 4))
     detail::fail("recommended: speedup ", speedup, " is out of range 1 to 4");
   if (layers == 1) return {};

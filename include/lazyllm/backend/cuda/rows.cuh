@@ -99,7 +99,14 @@ inline void copy_matrix(Context& context, void* target, Index target_stride, con
   }
 }
 
-/// Calls `copy(first, count)` for pieces of `rows` rows, so that a piece has no more pinned memory than it needs.
+/// The same elements as rows of one element where no gaps are between the rows, so that a long row is cut, too.
+template <class T>
+RowsView<T> as_short_rows(RowsView<T> rows) {
+  return rows.rows == 1 || rows.stride == rows.width ? RowsView<T>(rows.data, rows.rows * rows.width, 1) : rows;
+}
+
+/// Calls `copy(first, count)` for pieces of `rows` rows that have a MiB, or one row that is longer: so much pinned
+/// memory a piece takes.
 template <class Copy>
 void for_pieces(Index rows, Index row_bytes, const Copy& copy) {
   constexpr Index piece_bytes = Index{1} << 20;
@@ -144,6 +151,7 @@ void copy_rows(Context& context, std::span<const RowCopy<T>> copies) {
 template <class T>
 void copy_to_host(Context& context, RowsView<const T> rows, T* target) {
   constexpr auto size = static_cast<Index>(sizeof(T));
+  rows = detail::as_short_rows(rows);
   const Index row_bytes = rows.width * size;
   detail::for_pieces(rows.rows, row_bytes, [&](Index first, Index count) {
     const std::byte* const host = context.fetch(count * row_bytes, [&](std::byte* pinned) {
@@ -158,6 +166,7 @@ void copy_to_host(Context& context, RowsView<const T> rows, T* target) {
 template <class T>
 void copy_from_host(Context& context, const T* source, RowsView<T> rows) {
   constexpr auto size = static_cast<Index>(sizeof(T));
+  rows = detail::as_short_rows(rows);
   const Index row_bytes = rows.width * size;
   detail::for_pieces(rows.rows, row_bytes, [&](Index first, Index count) {
     const auto bytes = static_cast<std::size_t>(count * row_bytes);

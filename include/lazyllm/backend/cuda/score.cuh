@@ -45,17 +45,26 @@ inline Index keys_per_part(Index keys) {
 
 inline Index part_count(Index keys) { return (keys + keys_per_part(keys) - 1) / keys_per_part(keys); }
 
-/// What a batch of score tasks needs.
+/// Whether the keys of a task have a list on the device of their own: they are not the first positions, and not those
+/// of the task before it.
+inline bool has_own_list(Positions keys, Positions before) {
+  return !is_prefix(keys) && (keys.data() != before.data() || keys.size() != before.size());
+}
+
+/// What the score tasks from `first` on need that are done together: as many as have `max_logits` logits for a row of
+/// each, at least one.
 struct ScoreExtent {
   template <class TaskOf>
-  ScoreExtent(Index heads, Index count, const TaskOf& task_of) {
+  ScoreExtent(Index heads, Index first, Index count, Index max_logits, const TaskOf& task_of) : end(first) {
     constexpr Index max_rows = 8;
-    constexpr Index max_logits = Index{1} << 25;
-    for (Index i = 0; i < count; ++i) {
-      const auto task = task_of(i);
+    Positions before;
+    for (; end < count; ++end) {
+      const auto task = task_of(end);
       const Index keys = std::ssize(task.keys);
+      if (end > first && heads * (all_keys + keys) > max_logits) break;
       limits += std::ssize(task.limits);
-      listed_keys += is_prefix(task.keys) ? 0 : keys;
+      listed_keys += has_own_list(task.keys, before) ? keys : 0;
+      before = task.keys;
       all_keys += keys;
       parts += part_count(keys);
       rows = std::max(rows, std::ssize(task.limits));
@@ -65,8 +74,9 @@ struct ScoreExtent {
     rows_per_launch = std::min(rows, std::clamp<Index>(max_logits / (heads * all_keys), 1, max_rows));
   }
 
+  Index end;
   Index limits = 0;       // in all lists
-  Index listed_keys = 0;  // of the tasks whose keys are not the first positions
+  Index listed_keys = 0;  // in all lists
   Index all_keys = 0;
   Index parts = 0;
   Index rows = 0;      // of the task that has most
@@ -85,83 +95,100 @@ void launch_partial(Context& context, const QueryRows<T>& queries, const DeviceS
          partial_softmax<tile, T, Keys>, queries, tasks, static_cast<int>(count), range, static_cast<int>(lanes));
 }
 
-}  // namespace detail
-
-/// Enqueues the computation of the scores of `count` sequences, all in the same launches; `task_of(i)` is the
-/// `ScoreTask` of the i-th. Its lists are the host's and may be changed when it returns; its scores and keys are on the
-/// device. Kernels call `key` of the key view. K is read once for up to eight rows, fewer where their logits `[rows x
-/// heads x keys]` would need more than 128 MiB of scratch memory. `queries` is Q of the whole
-/// batch, on the device. Throws `cuda_error`.
+/// Enqueues the tasks from `first` on that `extent` is of.
 template <class T, class TaskOf>
-void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of) {
+void score_together(Context& context, const QueryRows<T>& queries, Index first, const ScoreExtent& extent,
+                    const TaskOf& task_of) {
   using Keys = std::remove_cvref_t<decltype(task_of(Index{}).key_view)>;
-  static_assert(sizeof(typename Keys::value_type) == sizeof(T),
-                "lazyllm: on CUDA the elements of Q and K must have one size, as float and float or half and bfloat16; "
-                "a block with others needs `token_scores`");
-  using Task = detail::DeviceScoreTask<Keys>;
-  if (count == 0) return;
-  const detail::ScoreExtent extent(queries.heads, count, task_of);
+  using Task = DeviceScoreTask<Keys>;
+  const Index count = extent.end - first;
   const Index softmaxes = extent.rows_per_launch * queries.heads;
-  detail::Layout layout;
+  Layout layout;
   const Index tasks = layout.add<Task>(count);
   Index next_limits = layout.add<Position>(extent.limits);
   Index next_keys = layout.add<Position>(extent.listed_keys);
   const Index uploaded = layout.bytes();
   Index next_logits = layout.add<float>(softmaxes * extent.all_keys);
-  Index next_parts = layout.add<detail::PartialSoftmax>(softmaxes * extent.parts);
+  Index next_parts = layout.add<PartialSoftmax>(softmaxes * extent.parts);
   std::byte* const memory = context.workspace(layout.bytes());
-  const auto key_threads = static_cast<Index>(detail::whole_warps(extent.max_keys));
+  const auto key_threads = static_cast<Index>(whole_warps(extent.max_keys));
   Index part_blocks = 0;
   Index key_blocks = 0;
   context.upload(memory, uploaded, [&](std::byte* host) {
+    Positions before;
+    const Position* keys_before = nullptr;
     const auto copied = [&](Positions list, Index& next) {
       std::memcpy(host + next, list.data(), list.size_bytes());
-      const Position* const device = detail::at<const Position>(memory, next);
+      const Position* const device = at<const Position>(memory, next);
       next += static_cast<Index>(list.size_bytes());
       return device;
     };
     for (Index i = 0; i < count; ++i) {
-      const auto task = task_of(i);
+      const auto task = task_of(first + i);
       const Index keys = std::ssize(task.keys);
-      const Index parts = detail::part_count(keys);
-      detail::at<Task>(host, tasks)[i] = {.key_view = task.key_view,
-                                          .keys = is_prefix(task.keys) ? nullptr : copied(task.keys, next_keys),
-                                          .limits = copied(task.limits, next_limits),
-                                          .logits = detail::at<float>(memory, next_logits),
-                                          .parts = detail::at<detail::PartialSoftmax>(memory, next_parts),
-                                          .scores = task.scores.data(),
-                                          .first_row = task.first_row,
-                                          .rows = static_cast<int>(task.limits.size()),
-                                          .count = static_cast<int>(keys),
-                                          .keys_per_part = static_cast<int>(detail::keys_per_part(keys)),
-                                          .part_count = static_cast<int>(parts),
-                                          .first_part_block = static_cast<int>(part_blocks),
-                                          .first_key_block = static_cast<int>(key_blocks),
-                                          .over_heads = task.over_heads,
-                                          .over_rows = task.over_rows};
+      const Index parts = part_count(keys);
+      if (has_own_list(task.keys, before)) keys_before = copied(task.keys, next_keys);
+      before = task.keys;
+      at<Task>(host, tasks)[i] = {.key_view = task.key_view,
+                                  .keys = is_prefix(task.keys) ? nullptr : keys_before,
+                                  .limits = copied(task.limits, next_limits),
+                                  .logits = at<float>(memory, next_logits),
+                                  .parts = at<PartialSoftmax>(memory, next_parts),
+                                  .scores = task.scores.data(),
+                                  .first_row = task.first_row,
+                                  .rows = static_cast<int>(task.limits.size()),
+                                  .count = static_cast<int>(keys),
+                                  .keys_per_part = static_cast<int>(keys_per_part(keys)),
+                                  .part_count = static_cast<int>(parts),
+                                  .first_part_block = static_cast<int>(part_blocks),
+                                  .first_key_block = static_cast<int>(key_blocks),
+                                  .over_heads = task.over_heads,
+                                  .over_rows = task.over_rows};
       next_logits += softmaxes * keys * static_cast<Index>(sizeof(float));
-      next_parts += softmaxes * parts * static_cast<Index>(sizeof(detail::PartialSoftmax));
+      next_parts += softmaxes * parts * static_cast<Index>(sizeof(PartialSoftmax));
       part_blocks += parts * static_cast<Index>(task.key_view.kv_heads);
       key_blocks += (keys + key_threads - 1) / key_threads;
     }
   });
-  const auto* const device_tasks = detail::at<const Task>(memory, tasks);
-  for (Index first = 0; first < extent.rows; first += extent.rows_per_launch) {
-    const detail::RowRange range{static_cast<int>(first), static_cast<int>(extent.rows_per_launch)};
-    const Index queries_of_key = std::min(extent.rows_per_launch, extent.rows - first) * extent.max_group;
+  const auto* const device_tasks = at<const Task>(memory, tasks);
+  for (Index row = 0; row < extent.rows; row += extent.rows_per_launch) {
+    const RowRange range{static_cast<int>(row), static_cast<int>(extent.rows_per_launch)};
+    const Index queries_of_key = std::min(extent.rows_per_launch, extent.rows - row) * extent.max_group;
     const auto partial = [&](auto launch_tile) {
       launch_tile(context, queries, device_tasks, count, range, extent.max_keys, part_blocks);
     };
     if (queries_of_key == 1) {
-      partial(detail::launch_partial<1, T, Keys>);
+      partial(launch_partial<1, T, Keys>);
     } else if (queries_of_key <= 4) {
-      partial(detail::launch_partial<4, T, Keys>);
+      partial(launch_partial<4, T, Keys>);
     } else {
-      partial(detail::launch_partial<8, T, Keys>);
+      partial(launch_partial<8, T, Keys>);
     }
-    detail::launch(context, dim3(static_cast<unsigned>(key_blocks)), static_cast<unsigned>(key_threads),
-                   detail::combine_parts<Keys>, device_tasks, static_cast<int>(count), range,
-                   static_cast<int>(queries.heads));
+    launch(context, dim3(static_cast<unsigned>(key_blocks)), static_cast<unsigned>(key_threads), combine_parts<Keys>,
+           device_tasks, static_cast<int>(count), range, static_cast<int>(queries.heads));
+  }
+}
+
+}  // namespace detail
+
+/// Enqueues the computation of the scores of `count` sequences; `task_of(i)` is the `ScoreTask` of the i-th. Its lists
+/// are the host's and may be changed when it returns; its scores and keys are on the device. Kernels call `key` of the
+/// key view. `queries` is Q of the whole batch, on the device.
+///
+/// Scratch memory is for `max_logits` logits `[rows x heads x keys]`, or for one row of one sequence where that has
+/// more: by default 128 MiB. As far as it goes, sequences run in the same launches, and K is read once for up to eight
+/// rows. Throws `cuda_error`.
+template <class T, class TaskOf>
+void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of,
+                      Index max_logits = Index{1} << 25) {
+  using Keys = std::remove_cvref_t<decltype(task_of(Index{}).key_view)>;
+  static_assert(sizeof(typename Keys::value_type) == sizeof(T),
+                "lazyllm: on CUDA the elements of Q and K must have one size, as float and float or half and bfloat16; "
+                "a block with others needs `token_scores`");
+  for (Index first = 0; first < count;) {
+    const detail::ScoreExtent extent(queries.heads, first, count, max_logits, task_of);
+    detail::score_together(context, queries, first, extent, task_of);
+    first = extent.end;
   }
 }
 
@@ -200,7 +227,8 @@ struct AddToBoth {
 
 }  // namespace detail
 
-/// Enqueues all `tasks` in one launch. The list is the host's and may be changed when it returns. Throws `cuda_error`.
+/// Enqueues all `tasks` in one launch, whose work is keys times `pooling`. The list is the host's and may be changed
+/// when it returns. Throws `cuda_error`.
 inline void pool_scores(Context& context, std::span<const PoolTask> tasks) {
   const auto bytes = static_cast<Index>(tasks.size() * sizeof(detail::DevicePoolTask));
   std::byte* const memory = context.workspace(bytes);

@@ -155,6 +155,36 @@ TEST_CASE("sequences of different lengths and schedules in one step give what ea
   }
 }
 
+TEST_CASE("what fails one sequence is thrown, no sequence has changed, and the same step then runs") {
+  std::mt19937 random(13);
+  const Model<float> model(small_model("mha_4_layers"), 1);
+  bool fails = false;
+  const lazyllm::AnyPolicy half = lazyllm::KeepRatio(lazyllm::Schedule{{1, 0.5}, {2, 0.5}});
+  const lazyllm::AnyPolicy failing = [&](const lazyllm::PrunePoint& point) {
+    if (fails && point.layers_run == 2) throw std::runtime_error("no policy");
+    return half(point);
+  };
+  const std::vector<Pruner> pruners = {Pruner(half), Pruner(failing)};
+  LazyDecoder<float> decoder(model, {64, 2}, 1, pruners);
+  LazyDecoder<float> good(model, {64, 2}, 1, pruners);
+  for (const Index count : {20, 1, 1}) {
+    std::vector<std::vector<TokenId>> tokens;
+    for (int s = 0; s < 2; ++s) tokens.push_back(random_tokens(random, count, model.config().vocab));
+    const std::vector<Tokens> all(tokens.begin(), tokens.end());
+    const Index before = decoder.length(0);
+    fails = true;
+    CHECK_THROWS_WITH_AS(decoder.step_all(all), "no policy", std::runtime_error);
+    fails = false;
+    for (const Index s : {0, 1}) CHECK(decoder.length(s) == before);
+    const RowsView<const float> expected = good.step_all(all);
+    const RowsView<const float> logits = decoder.step_all(all);
+    for (Index s = 0; s < 2; ++s) {
+      CHECK(std::equal(logits.row(s), logits.row(s) + logits.width, expected.row(s)));
+      CHECK(std::ranges::equal(decoder.sequence(s).depths(), good.sequence(s).depths()));
+    }
+  }
+}
+
 TEST_CASE("steps of some of the sequences, which come and go, give what each sequence gives alone") {
   constexpr Index capacity = 100;
   constexpr std::size_t slots = 4;

@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -18,6 +20,20 @@
 #include "tests/examples/llama/model/small_models.hpp"
 #include "tests/support/source_folder.hpp"
 #include "tests/support/thread_ranks.hpp"
+
+namespace {
+
+thread_local bool next_allocation_fails = false;
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  void* const memory = std::exchange(next_allocation_fails, false) ? nullptr : std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace llama;
 using lazyllm::test::ThreadRanks;
@@ -248,6 +264,28 @@ TEST_CASE("ranks: each fails in each layer; all have the same error, and the sam
       CHECK(std::ranges::equal(decoder.step(*tokens), expected));
       CHECK(std::ranges::equal(decoder.sequence().depths(), good.sequence().depths()));
     }
+  });
+}
+
+TEST_CASE("ranks: one has no memory to list the output rows; all have that error") {
+  const Checkpoint checkpoint = open("gqa4_8_layers");
+  const Index layers = checkpoint.config().layers;
+  ThreadRanks threads(2);
+  threads.run([&](Index rank) {
+    const Model<float> model(checkpoint.config(), llama::weights_of(checkpoint), 1, group_of(threads, rank));
+    LazyDecoder<float> decoder(model, {64, 2}, 1, pruner_of("2:0.5", "last", layers));
+    bool fails = false;
+    decoder.observe_layers([&](const lazyllm::LayerPlan& plan) {
+      if (rank == 1 && fails && plan.outputs_only()) next_allocation_fails = true;
+    });
+    const std::vector<TokenId> prompt = {3, 1, 4, 1, 5, 9, 2, 6};
+    const std::vector<Tokens> one = {prompt, {}}, both = {prompt, prompt};
+    decoder.step_all(one);  // all other lists have room
+    decoder.clear();
+    fails = true;
+    CHECK_THROWS_WITH_AS(decoder.step_all(both), doctest::Contains("rank 1 of 2: std::bad_alloc"), lazyllm::rank_error);
+    fails = false;
+    CHECK(decoder.step_all(both).rows == 2);
   });
 }
 
