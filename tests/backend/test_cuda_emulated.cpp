@@ -102,7 +102,8 @@ TEST_CASE("cuda: scores of a batch that has too many logits are made one part af
   const std::size_t keys = problem.active.size();
   CAPTURE(keys);
   std::vector<std::vector<float>> expected;
-  for (const Index max_logits : {Index{1} << 25, Index{2 * 4 * 400 + 1}, Index{1}}) {  // all together, two at a time, each alone
+  for (const Index max_logits :
+       {Index{1} << 25, Index{2 * 4 * 400 + 1}, Index{1}}) {  // all together, two at a time, each alone
     CAPTURE(max_logits);
     auto context = CudaMemory::make_context();
     auto queries = CudaMemory::upload(context, problem.queries);

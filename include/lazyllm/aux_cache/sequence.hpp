@@ -181,9 +181,8 @@ class Sequence {
     append_computed(tokens);
   }
 
-  /// The sequence as bytes of the present format version: depths and parked rows. Where rows are parked, waits for
-  /// the context's work. Throws `logic_error` while a prompt is unfinished. The engine saves K/V of each token in the
-  /// layers below its depth.
+  /// The sequence as bytes of the present format: depths and parked rows. Waits for the context where rows are parked.
+  /// Throws `logic_error` while a prompt is unfinished. The engine saves K/V of the layers below each token's depth.
   std::vector<std::byte> save(context_type& context) const {
     check_idle("Sequence::save");
     check_finished("save");

@@ -224,13 +224,7 @@ class StepBatch {
       }
       kept = pruner_.kept(request);
     } else {
-      const bool all = !member.ends_at(depth) || member.selection.kind == Selection::Kind::all;
-      protect_.assign(member.selection.protect.begin(), member.selection.protect.end());
-      std::ranges::sort(protect_);
-      unranked_.clear();
-      for (std::size_t i = 0; i < part.keys.size(); ++i) {
-        if (all || member.stays_unranked(part.keys[i], depth, protect_)) unranked_.push_back(static_cast<Index>(i));
-      }
+      member.list_unranked(part.keys, depth, protect_, unranked_);
       kept = unranked_;
     }
     kept_keys_.resize(kept.size());

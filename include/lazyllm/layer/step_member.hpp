@@ -87,10 +87,18 @@ struct StepMember {
            !running.waits_for_prompt(position);
   }
 
-  /// Whether the token stays where nothing is ranked: no earlier step has pruned it here, or it is among the
-  /// selection's `protect`, which ascends.
-  bool stays_unranked(Position position, Depth depth, Positions protect) const {
-    return !pruned_here(position, depth) || std::ranges::binary_search(protect, position);
+  /// Lists the indices of the keys that stay where nothing is ranked: all, or those that no earlier step has pruned
+  /// here and those that the selection lists. `protect` is scratch memory.
+  void list_unranked(Positions keys, Depth depth, std::vector<Position>& protect, std::vector<Index>& list) const {
+    const bool all = !ends_at(depth) || selection.kind == Selection::Kind::all;
+    protect.assign(selection.protect.begin(), selection.protect.end());
+    std::ranges::sort(protect);
+    list.clear();
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (all || !pruned_here(keys[i], depth) || std::ranges::binary_search(protect, keys[i])) {
+        list.push_back(static_cast<Index>(i));
+      }
+    }
   }
 
   bool sums_scores() const { return last_slice && over_layers(score); }
