@@ -1,6 +1,6 @@
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -11,8 +11,7 @@ namespace lazyllm::test {
 
 /// The CPU backend as one that goes on while a selection is under way, as on CUDA; it selects at once.
 struct AheadContext : cpu::Context {
-  class PendingSelection {
-   public:
+  struct PendingSelection {
     void reserve(AheadContext&, Index tasks, Index keys) {
       by_number.reserve(detail::to_size(tasks));
       kept.indices.reserve(detail::to_size(keys));
@@ -27,7 +26,7 @@ struct AheadContext : cpu::Context {
 
     std::vector<std::uint8_t> by_number;  // by task
     KeptTokens kept;
-    std::vector<Index> targets;
+    std::vector<Index> targets;  // rows of a sequence, counted
   };
 };
 

@@ -103,6 +103,7 @@ struct BlockResources {
     key.push_back(reinterpret_cast<std::uintptr_t>(context.workspace(0)));
   }
 
+  /// Output rows of all sequences.
   static Index output_count(const lazyllm::LayerPlan& plan) {
     return std::accumulate(plan.outputs().begin(), plan.outputs().end(), Index{0});
   }

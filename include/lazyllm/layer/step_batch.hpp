@@ -288,8 +288,8 @@ class StepBatch {
   std::vector<PruneRequest<Pruner>> requests_;
   std::vector<StepFailure> failures_;
   // Of one sequence:
-  std::vector<Index> unranked_;  // kept keys, or rows that wait
-  std::vector<Position> kept_keys_, protect_;
+  std::vector<Index> unranked_;                // kept keys, or rows that wait
+  std::vector<Position> kept_keys_, protect_;  // `protect_` is scratch memory
   std::vector<Index> sum_keys_, stage_rows_;
 };
 

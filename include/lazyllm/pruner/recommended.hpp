@@ -42,8 +42,8 @@ inline constexpr Index recommended_max_revived = 8;
 /// prefill of 2048 tokens by operation count. Longer prompts get more of it, as attention is more of their work; the
 /// tokens that are always kept make it less for prompts of a few hundred. Models of fewer than 5 layers may get less
 /// than `speedup`, as they have few places to cut: there no cut keeps less than a fifth. A model of one layer is not
-/// pruned, nor is a sequence of fewer than `recommended_min_tokens`. Throws `invalid_argument` for `layers`
-/// outside 1 to 65535, a width outside 1 to 2^31 - 1, and a speedup outside 1 to 4.
+/// pruned, nor is a sequence of fewer than `recommended_min_tokens`. Throws `invalid_argument` for `layers` outside 1
+/// to 65535, a width outside 1 to 2^31 - 1, and a speedup outside 1 to 4.
 inline Preset recommended(Index layers, double speedup, const LayerWidths& widths = {}) {
   constexpr std::array<double, 4> weights = {1, 1, 0.5, 0.5};  // a cut keeps x^weight
   constexpr double tokens = 2048;

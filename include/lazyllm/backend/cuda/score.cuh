@@ -51,8 +51,8 @@ inline bool has_own_list(Positions keys, Positions before) {
   return !is_prefix(keys) && (keys.data() != before.data() || keys.size() != before.size());
 }
 
-/// What the score tasks from `first` on need that are done together: as many as have `max_logits` logits for a row of
-/// each, at least one.
+/// What score tasks need that are done together: those from `first` to `end`. They are as many as have `max_logits`
+/// logits for a row of each, at least one.
 struct ScoreExtent {
   template <class TaskOf>
   ScoreExtent(Index heads, Index first, Index count, Index max_logits, const TaskOf& task_of) : end(first) {
@@ -74,7 +74,7 @@ struct ScoreExtent {
     rows_per_launch = std::min(rows, std::clamp<Index>(max_logits / (heads * all_keys), 1, max_rows));
   }
 
-  Index end;
+  Index end;              // behind the last task
   Index limits = 0;       // in all lists
   Index listed_keys = 0;  // in all lists
   Index all_keys = 0;
@@ -175,9 +175,9 @@ void score_together(Context& context, const QueryRows<T>& queries, Index first, 
 /// are the host's and may be changed when it returns; its scores and keys are on the device. Kernels call `key` of the
 /// key view. `queries` is Q of the whole batch, on the device.
 ///
-/// Scratch memory is for `max_logits` logits `[rows x heads x keys]`, or for one row of one sequence where that has
-/// more: by default 128 MiB. As far as it goes, sequences run in the same launches, and K is read once for up to eight
-/// rows. Throws `cuda_error`.
+/// Scratch memory is for `max_logits` logits `[rows x heads x keys]`, which are 128 MiB by default. Where one row of
+/// one sequence has more, it is for that row. As far as the memory goes, sequences run in the same launches, and K is
+/// read once for up to eight rows. Throws `cuda_error`.
 template <class T, class TaskOf>
 void attention_scores(Context& context, const QueryRows<T>& queries, Index count, const TaskOf& task_of,
                       Index max_logits = Index{1} << 25) {
