@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns a GGUF file of a Llama or Qwen2 model into a Hugging Face directory: `gguf_to_hugging_face.py MODEL.gguf OUT`.
+"""Turns a GGUF file of a Llama, Qwen2 or Qwen3 model into a Hugging Face directory: `gguf_to_hugging_face.py MODEL.gguf OUT`.
 
 OUT gets config.json, generation_config.json, model.safetensors in bf16, tokenizer.json and tokenizer_config.json. The
 package gguf dequantises. The weights are rounded to bf16 once, here: so every program that reads OUT has the same
@@ -21,6 +21,7 @@ from gguf.quants import dequantize
 BLOCK_NAMES = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 NAMES = {
     "token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
@@ -36,7 +37,7 @@ PRE_TOKENIZERS = {
     "qwen2": ({"type": "NFC"}, [
         {"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated", "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}])}
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 class Unsupported(Exception):
@@ -158,7 +159,7 @@ def config(metadata, tied):
         content["head_dim"] = width
         if m("attention.value_length", width) != width:
             raise Unsupported(f"attention.value_length is {m('attention.value_length')}, known: {width}, that of the keys")
-    if architecture == "qwen2":
+    if architecture != "llama":
         content["use_sliding_window"] = False
     return content
 

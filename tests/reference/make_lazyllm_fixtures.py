@@ -33,7 +33,9 @@ MODELS = {
     "gqa4_3_layers": (4, 3, 64, 8, 2, 64, {}),
     "qwen2_5_layers": (5, 5, 48, 6, 3, 64, {"model_type": "qwen2", "rope_theta": 1000000.0, "tie_word_embeddings": True}),
     "llama3_4_layers": (6, 4, 32, 2, 1, 64, {"rope_theta": 500000.0, "rope_scaling": LLAMA3_ROPE, "tie_word_embeddings": True}),
+    "qwen3_4_layers": (7, 4, 32, 4, 2, 64, {"model_type": "qwen3", "head_dim": 16, "rope_theta": 1000000.0, "tie_word_embeddings": True}),
 }
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 # A turn is (chunk lengths, tokens to generate). Of the tokens generated in a turn the last is fed with the next turn.
 PLAIN = [([40], 24)]
@@ -48,6 +50,7 @@ CASES = [
     ("paper_6", "gqa2_6_layers", "paper", "last", 0, 0, [([80], 24)]),
     ("paper_8", "gqa4_8_layers", "paper", "last", 0, 0, [([50], 24)]),
     ("paper_qwen2", "qwen2_5_layers", "paper", "last", 0, 0, [([61], 24)]),
+    ("paper_qwen3", "qwen3_4_layers", "paper", "last", 0, 0, [([61], 24)]),
     ("paper_llama3", "llama3_4_layers", "paper", "last", 0, 0, [([72], 26)]),
     ("cut_every_layer", "gqa4_8_layers", "1:0.9,2:0.8,3:0.7,4:0.6,5:0.5,6:0.4,7:0.3", "last", 0, 0, [([33], 24)]),
     # In f64 0.56 * 25, * 50 and * 75 come out above 14, 28 and 42.
@@ -113,7 +116,8 @@ REVIVING_STEPS_OF_OTHERS = 5
 def write_model(name):
     seed, layers, width, heads, key_heads, ffn, extra = MODELS[name]
     random = np.random.default_rng(seed)
-    head_dim = width // heads
+    head_dim = extra.get("head_dim", width // heads)
+    kind = extra.get("model_type", "llama")
 
     def matrix(rows, columns, gain):
         return (random.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
@@ -140,12 +144,16 @@ def write_model(name):
         tensors[prefix + "mlp.gate_proj.weight"] = matrix(ffn, width, 1.5)
         tensors[prefix + "mlp.up_proj.weight"] = matrix(ffn, width, 1.5)
         tensors[prefix + "mlp.down_proj.weight"] = matrix(width, ffn, 1.0)
-        if extra.get("model_type") == "qwen2":
+        if kind == "qwen3":
+            # Larger than 1, as in trained models: after the norms this alone makes attention sharp.
+            for part in ("q", "k"):
+                tensors[f"{prefix}self_attn.{part}_norm.weight"] = near_one(head_dim) * 1.6
+        if kind == "qwen2":
             for part, size in (("q", heads), ("k", key_heads), ("v", key_heads)):
                 bias = random.standard_normal(size * head_dim) * 0.5
                 tensors[f"{prefix}self_attn.{part}_proj.bias"] = bias.astype(np.float32)
     config = {
-        "architectures": ["Qwen2ForCausalLM" if extra.get("model_type") == "qwen2" else "LlamaForCausalLM"],
+        "architectures": [ARCHITECTURES[kind]],
         "bos_token_id": 1,
         "eos_token_id": 2,
         "hidden_act": "silu",

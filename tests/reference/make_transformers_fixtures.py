@@ -13,6 +13,10 @@ FOLDER = pathlib.Path(__file__).parent / "fixtures" / "transformers"
 PREFIXES = [1, 2, 3, 7, 16, 31, 64, 96]
 LENGTH = PREFIXES[-1]
 
+def without(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "bos_token_id": 1,
@@ -70,10 +74,15 @@ QWEN2 = LLAMA | {
     "sliding_window": 32768,
     "use_sliding_window": False,
 }
-
-
-def without(config, *keys):
-    return {key: value for key, value in config.items() if key not in keys}
+# The heads together are wider than the hidden rows, and each is normalised.
+QWEN3 = without(QWEN2, "attention_dropout") | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 16,
+    "model_type": "qwen3",
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+}
 
 
 # name: (config.json as such checkpoints really have it, storage, largest shard)
@@ -103,9 +112,11 @@ CHECKPOINTS = {
     "qwen2_tied_bf16": (QWEN2 | {"tie_word_embeddings": True, "torch_dtype": "bfloat16"}, "bfloat16", None),
     "llama3_new_config": (LLAMA3 | {"tie_word_embeddings": True}, "float32", None),
     "qwen2_new_config": (QWEN2, "float32", None),
+    "qwen3": (QWEN3, "float32", None),
+    "qwen3_new_config": (QWEN3, "bfloat16", None),
 }
 # Their config.json is as save_pretrained of transformers 5 writes it, with "rope_parameters" and "dtype".
-NEW_STYLE = {"llama3_new_config", "qwen2_new_config"}
+NEW_STYLE = {"llama3_new_config", "qwen2_new_config", "qwen3_new_config"}
 
 
 
@@ -175,6 +186,14 @@ def write_expected(name, config, seed):
                 parameter.data.zero_()
         with torch.no_grad():
             features["bias"] = model(torch.tensor([tokens])).logits[0]
+    if config["model_type"] == "qwen3":
+        for part in ("q_norm", "k_norm"):
+            changed = logits_of(folder, tokens)[0]
+            for parameter_name, parameter in changed.named_parameters():
+                if parameter_name.endswith(f"{part}.weight"):
+                    parameter.data.fill_(1)
+            with torch.no_grad():
+                features[part] = changed(torch.tensor([tokens])).logits[0]
     shows = {feature: round(relative(other[-1], logits[-1]), 4) for feature, other in features.items()}
     assert min(shows.values()) > 1e-3, shows
 

@@ -42,6 +42,11 @@ class Model:
     def norm(self, weight, x):
         return x / np.sqrt(np.mean(x * x) + self.dtype(self.epsilon)) * weight
 
+    def norm_heads(self, layer, name, x):
+        """Each head of [heads x head_dim] normalised, in models that have such norms."""
+        weight = self.weights.get(f"model.layers.{layer}.{name}.weight")
+        return x if weight is None else np.array([self.norm(weight, head) for head in x])
+
     def rotate(self, x, position):
         """RoPE on [heads x head_dim] as Hugging Face lays it out: element i pairs with i + head_dim / 2."""
         angles = position * self.frequencies
@@ -55,6 +60,7 @@ class Model:
         query = self.linear(layer, "self_attn.q_proj", x).reshape(self.heads, self.head_dim)
         key = self.linear(layer, "self_attn.k_proj", x).reshape(self.key_heads, self.head_dim)
         value = self.linear(layer, "self_attn.v_proj", x).reshape(self.key_heads, self.head_dim)
+        query, key = self.norm_heads(layer, "self_attn.q_norm", query), self.norm_heads(layer, "self_attn.k_norm", key)
         return self.rotate(query, position), self.rotate(key, position), value
 
     def attend(self, query, keys, values):

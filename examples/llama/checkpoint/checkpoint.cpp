@@ -25,6 +25,7 @@ constexpr std::array<std::string_view, 9> layer_weights = {
     "mlp.gate_proj.weight",    "mlp.up_proj.weight",      "mlp.down_proj.weight"};
 constexpr std::array<std::string_view, 3> layer_biases = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
                                                           "self_attn.v_proj.bias"};
+constexpr std::array<std::string_view, 2> head_norms = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"};
 
 /// Whether a model with `config` has a weight of this name, or one that says nothing new: the frequencies of the rotary
 /// positions, which older files hold. A classifier may be there in any case, see `has_own_classifier`.
@@ -40,15 +41,18 @@ bool belongs_to(const ModelConfig& config, std::string_view name) {
   const auto digits = static_cast<std::size_t>(end - name.data());
   if (std::to_string(layer).size() != digits || !name.substr(digits).starts_with('.')) return false;
   name.remove_prefix(digits + 1);
-  return std::ranges::find(layer_weights, name) != layer_weights.end() ||
-         (config.qkv_bias && std::ranges::find(layer_biases, name) != layer_biases.end());
+  const auto is_of = [&](const auto& names) { return std::ranges::find(names, name) != names.end(); };
+  return is_of(layer_weights) || (config.qkv_bias && is_of(layer_biases)) || (config.qk_norm && is_of(head_norms));
 }
 
 void check_names(const ModelConfig& config, const StoredTensors& tensors, std::string_view place) {
   for (const auto& [name, tensor] : tensors) {
     if (belongs_to(config, name)) continue;
-    reject(place, "tensor {} does not belong to the model that config.json describes: {}, {} layers, {} biases",
-           shown(name), config.architecture, config.layers, config.qkv_bias ? "with" : "without");
+    reject(place,
+           "tensor {} does not belong to the model that config.json describes: {}, {} layers, {} biases, {} norms of "
+           "heads",
+           shown(name), config.architecture, config.layers, config.qkv_bias ? "with" : "without",
+           config.qk_norm ? "with" : "without");
   }
 }
 

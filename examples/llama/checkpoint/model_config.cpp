@@ -83,7 +83,7 @@ class Fields {
   std::string_view place_;
 };
 
-enum class Family { llama, mistral, qwen2 };
+enum class Family { llama, mistral, qwen2, qwen3 };
 
 struct KnownFamily {
   Family family;
@@ -91,11 +91,14 @@ struct KnownFamily {
 };
 constexpr std::array known_families{KnownFamily{Family::llama, "LlamaForCausalLM", "llama"},
                                     KnownFamily{Family::mistral, "MistralForCausalLM", "mistral"},
-                                    KnownFamily{Family::qwen2, "Qwen2ForCausalLM", "qwen2"}};
+                                    KnownFamily{Family::qwen2, "Qwen2ForCausalLM", "qwen2"},
+                                    KnownFamily{Family::qwen3, "Qwen3ForCausalLM", "qwen3"}};
+
+constexpr bool is_qwen(Family family) { return family == Family::qwen2 || family == Family::qwen3; }
 
 /// The family is that of "architectures"; a file without it has it from "model_type".
 Family read_family(const Fields& fields, ModelConfig& config) {
-  constexpr std::string_view architectures = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM";
+  constexpr std::string_view architectures = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
   if (!fields.has("architectures")) {
     if (!fields.has("model_type"))
       reject(fields.place(), "field \"architectures\" is missing, and so is \"model_type\"");
@@ -105,7 +108,7 @@ Family read_family(const Fields& fields, ModelConfig& config) {
       config.architecture = known.architecture;
       return known.family;
     }
-    fields.unsupported("model_type", type, "llama, mistral, qwen2");
+    fields.unsupported("model_type", type, "llama, mistral, qwen2, qwen3");
   }
   const Json& list = *fields.find("architectures");
   if (!list.is_array() || list.size() != 1 || !list[0].is_string())
@@ -122,7 +125,7 @@ void check_supported(const Fields& fields, Family family) {
   // transformers has a default for a missing activation, and fails for null.
   if (const Json* act = fields.find("hidden_act"); act != nullptr && *act != "silu" && *act != "swish")
     fields.unsupported("hidden_act", *act, "\"silu\" and its other name \"swish\"");
-  if (family == Family::llama)
+  if (family == Family::llama || family == Family::qwen3)
     for (const char* name : {"attention_bias", "mlp_bias"})
       if (fields.flag(name)) fields.unsupported(name, true, "false");
   if (fields.has("quantization_config"))
@@ -152,6 +155,8 @@ void read_shape(const Fields& fields, Family family, ModelConfig& config) {
 
   if (fields.has("head_dim")) {
     config.head_dim = fields.integer("head_dim", 2, Limits::head_dim);
+  } else if (family == Family::qwen3) {
+    config.head_dim = 128;  // transformers' default
   } else {
     if (config.hidden_size % config.heads != 0)
       reject(fields.place(), "field \"hidden_size\" is {}, expected a multiple of \"num_attention_heads\" ({})",
@@ -212,9 +217,9 @@ void read_rope(const Fields& fields, ModelConfig& config) {
   }
 }
 
-/// Whether any layer of a Qwen2 model with `layers` has the window: those that "layer_types" says, else those from
+/// Whether any layer of a Qwen model with `layers` has the window: those that "layer_types" says, else those from
 /// "max_window_layers" on.
-bool qwen2_uses_window(const Fields& fields, Index layers) {
+bool qwen_uses_window(const Fields& fields, Index layers) {
   if (!fields.flag("use_sliding_window")) return false;
   if (fields.has("layer_types")) {
     const Json& types = *fields.find("layer_types");
@@ -228,9 +233,9 @@ bool qwen2_uses_window(const Fields& fields, Index layers) {
 }
 
 void read_sliding_window(const Fields& fields, Family family, ModelConfig& config) {
-  const bool used = family == Family::mistral || (family == Family::qwen2 && qwen2_uses_window(fields, config.layers));
+  const bool used = family == Family::mistral || (is_qwen(family) && qwen_uses_window(fields, config.layers));
   if (!used) return;
-  constexpr Index when_missing = 4096;  // transformers' default of both; null means none
+  constexpr Index when_missing = 4096;  // transformers' default of all; null means none
   if (!fields.find("sliding_window"))
     config.sliding_window = when_missing;
   else if (fields.has("sliding_window"))
@@ -241,7 +246,7 @@ void read_special_tokens(const Fields& fields, Family family, ModelConfig& confi
   const auto id = [&](std::string_view name, const Json& value) {
     return static_cast<std::int32_t>(fields.integer(name, value, 0, config.vocab - 1));
   };
-  const bool has_defaults = family != Family::qwen2;
+  const bool has_defaults = !is_qwen(family);
   if (fields.has("bos_token_id"))
     config.bos_id = id("bos_token_id", *fields.find("bos_token_id"));
   else if (has_defaults && !fields.find("bos_token_id"))
@@ -274,6 +279,7 @@ ModelConfig read_model_config(std::span<const std::byte> json_text, std::string_
   read_rope(fields, config);
   config.tied_embeddings = fields.flag("tie_word_embeddings");
   config.qkv_bias = family == Family::qwen2;
+  config.qk_norm = family == Family::qwen3;
   read_sliding_window(fields, family, config);
   read_special_tokens(fields, family, config);
   return config;

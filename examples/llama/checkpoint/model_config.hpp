@@ -50,7 +50,8 @@ struct ModelLimits {
 /// Shape and constants of a Llama-like model. Every reader below returns it checked: sizes are within `ModelLimits`,
 /// `heads` is a multiple of `kv_heads`, and `head_dim` is even.
 struct ModelConfig {
-  std::string architecture;  ///< "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM" or "llama2.c".
+  /// "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM" or "llama2.c".
+  std::string architecture;
   Index vocab = 0;
   Index hidden_size = 0;  ///< Width of the hidden rows.
   Index layers = 0;
@@ -64,7 +65,8 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   bool rope_interleaved = false;  ///< true: rotate elements (2i, 2i+1) as llama2.c; false: (i, i + head_dim / 2).
   bool tied_embeddings = false;   ///< true: the classifier is the embedding table.
-  bool qkv_bias = false;
+  bool qkv_bias = false;          ///< Queries, keys and values have biases, as in Qwen2.
+  bool qk_norm = false;  ///< Each head of the queries and keys is normalised before it is rotated, as in Qwen3.
   std::optional<Index> sliding_window;  ///< Keys that a token sees, itself included; empty: all.
   std::optional<std::int32_t> bos_id;   ///< Token that starts a text.
   std::vector<std::int32_t> eos_ids;    ///< Any of these ends a text.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -196,6 +197,8 @@ class AttentionBlock {
     const RowsView<T> room = resources_->take(context, resources_->projected, plan.rows(), kv_width + query_width);
     const RowsView<T> projected(room.data, room.rows, weights.projection.out());
     resources_->apply(context, weights.projection, normed, projected);
+    normalize_heads(context, weights.key_norm,
+                    RowsView<T>(projected.data, projected.rows, kv_width / 2, projected.stride));
     resources_->plan.update(context, plan, resources_->caches.views());
     const RotaryView rotary = resources_->rotary.view();
     Device::write_key_values(context, resources_->plan, layer_, rotary,
@@ -210,10 +213,16 @@ class AttentionBlock {
       queries_ = RowsView<T>(projected.data + kv_width, projected.rows, query_width, projected.stride);
     }
     const RowsView<T> mixed = resources_->take(context, resources_->mixed, queries_.rows, query_width);
+    normalize_heads(context, weights.query_norm, queries_);
     Device::rotate(context, resources_->plan, rotary, queries_);
     Device::attention(context, resources_->plan, layer_, RowsView<const T>(queries_), mixed);
     resources_->operations += resources_->attention_operations(plan);
     return mixed;
+  }
+
+  void normalize_heads(Context& context, const std::optional<typename Device::Vector>& weight, RowsView<T> heads) {
+    if (!weight) return;
+    Device::rms_norm_heads(context, *weight, static_cast<float>(resources_->model->config().norm_epsilon), heads);
   }
 
   BlockResources<T, Device>* resources_;

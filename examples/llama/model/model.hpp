@@ -49,7 +49,8 @@ class Model {
     Linear projection;      // keys of all KV heads, then values, then queries but in the last layer
     /// [heads * head_dim x hidden_size] of the last layer alone, where usually only the output rows have queries.
     std::optional<Linear> query;
-    Linear output;  // [hidden_size x heads * head_dim]
+    std::optional<Vector> query_norm, key_norm;  // [head_dim], of each head alone; where the model has `qk_norm`
+    Linear output;                               // [hidden_size x heads * head_dim]
     Vector feed_forward_norm;
     Linear gate_up;  // [2 * intermediate_size x hidden_size]
     Linear down;     // [hidden_size x intermediate_size]
@@ -155,10 +156,15 @@ class Model {
       }
       return loader.linear(weights, biases);
     };
+    const auto head_norm = [&](const std::string& name) {
+      return config_.qk_norm ? std::optional<Vector>(loader.vector(weight(name, {config_.head_dim}))) : std::nullopt;
+    };
     const bool last = layer + 1 == config_.layers;
     return {loader.vector(weight("input_layernorm.weight", {config_.hidden_size})),
             last ? product({keys, values}) : product({keys, values, queries}),
             last ? std::optional<Linear>(product({queries})) : std::nullopt,
+            head_norm("self_attn.q_norm.weight"),
+            head_norm("self_attn.k_norm.weight"),
             loader.linear(std::array{weight("self_attn.o_proj.weight", {config_.hidden_size, query_width})}, {}),
             loader.vector(weight("post_attention_layernorm.weight", {config_.hidden_size})),
             loader.linear(std::array{weight("mlp.gate_proj.weight", {config_.intermediate_size, config_.hidden_size}),

@@ -62,6 +62,9 @@ def tensors(architecture="llama"):
         add(f"{here}.mlp.gate_proj.weight", f"{there}.ffn_gate.weight", weights(FEED_FORWARD, HIDDEN))
         add(f"{here}.mlp.up_proj.weight", f"{there}.ffn_up.weight", -weights(FEED_FORWARD, HIDDEN))
         add(f"{here}.mlp.down_proj.weight", f"{there}.ffn_down.weight", weights(HIDDEN, FEED_FORWARD))
+        if architecture == "qwen3":
+            add(f"{here}.self_attn.q_norm.weight", f"{there}.attn_q_norm.weight", weights(WIDTH))
+            add(f"{here}.self_attn.k_norm.weight", f"{there}.attn_k_norm.weight", -weights(WIDTH))
         if architecture == "qwen2":
             for part, heads in {"q": HEADS, "k": KEY_HEADS, "v": KEY_HEADS}.items():
                 add(f"{here}.self_attn.{part}_proj.bias", f"{there}.attn_{part}.bias", weights(heads * WIDTH))
@@ -175,6 +178,14 @@ class Convert(unittest.TestCase):
         self.check_tensors(expected)
         self.assertEqual(self.json("config.json")["architectures"], ["Qwen2ForCausalLM"])
 
+    def test_norms_of_heads_of_qwen3(self):
+        expected, stored = tensors("qwen3")
+        self.write(stored, architecture="qwen3", pre="qwen2")
+        self.convert_well()
+        self.check_tensors(expected)
+        config = self.json("config.json")
+        self.assertEqual((config["architectures"], config["head_dim"]), (["Qwen3ForCausalLM"], WIDTH))
+
     def test_a_classifier_of_its_own_is_not_tied(self):
         expected, stored = tensors()
         stored["output.weight"] = expected["lm_head.weight"] = -weights(len(TOKENS), HIDDEN)
@@ -209,7 +220,7 @@ class Convert(unittest.TestCase):
     def test_what_is_not_known_is_refused_by_name(self):
         stored = tensors()[1]
         self.write(stored, architecture="gemma")
-        self.expect_refused('general.architecture is "gemma", known: llama, qwen2')
+        self.expect_refused('general.architecture is "gemma", known: llama, qwen2, qwen3')
         self.write(stored, pre="llama-bpe")
         self.expect_refused('tokenizer.ggml.pre is "llama-bpe", known: smollm, qwen2')
         self.write(stored, model="llama")

@@ -19,6 +19,22 @@ void for_blocks(Index width, const Body& body) {
   for (Index at = 0; at < width; at += block) body(at, std::min(block, width - at));
 }
 
+/// As many elements as `weight` has, over their root mean square; `to` may be `from`.
+template <class T>
+void normalize(const T* from, std::span<const float> weight, float epsilon, T* to) {
+  const Index width = std::ssize(weight);
+  float squares = 0;
+  for_blocks(width, [&](Index at, Index count) {
+    Block part;
+    widen(from + at, count, part.data());
+    squares += part.head(count).square().sum();
+  });
+  const float factor = 1 / std::sqrt(squares / static_cast<float>(width) + epsilon);
+  for (Index j = 0; j < width; ++j) {
+    to[j] = round_to<T>(widen(from[j]) * factor * weight[static_cast<std::size_t>(j)]);
+  }
+}
+
 void check(const char* what, bool fits) {
   if (!fits) fail(what, ": the shapes of the arguments do not fit each other");
 }
@@ -35,18 +51,16 @@ template <class T>
 void rms_norm(lazyllm::cpu::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
               RowsView<T> out) {
   check("rms_norm", x.rows == out.rows && x.width == out.width && x.width == std::ssize(weight));
-  for_rows(context, x.rows, x.width, [&](Index i) {
-    float squares = 0;
-    for_blocks(x.width, [&](Index at, Index count) {
-      Block part;
-      widen(x.row(i) + at, count, part.data());
-      squares += part.head(count).square().sum();
-    });
-    const float factor = 1 / std::sqrt(squares / static_cast<float>(x.width) + epsilon);
-    const T* const from = x.row(i);
-    T* const to = out.row(i);
-    for (Index j = 0; j < x.width; ++j) {
-      to[j] = round_to<T>(widen(from[j]) * factor * weight[static_cast<std::size_t>(j)]);
+  for_rows(context, x.rows, x.width, [&](Index i) { normalize(x.row(i), weight, epsilon, out.row(i)); });
+}
+
+template <class T>
+void rms_norm_heads(lazyllm::cpu::Context& context, std::span<const float> weight, float epsilon, RowsView<T> heads) {
+  const Index head_dim = std::ssize(weight);
+  check("rms_norm_heads", head_dim > 0 && heads.width % head_dim == 0);
+  for_rows(context, heads.rows, heads.width, [&](Index i) {
+    for (T* head = heads.row(i); head != heads.row(i) + heads.width; head += head_dim) {
+      normalize(head, weight, epsilon, head);
     }
   });
 }
@@ -105,6 +119,7 @@ void log_probabilities(lazyllm::cpu::Context& context, RowsView<const float> log
 
 #define LLAMA_INSTANTIATE(T)                                                                                     \
   template void rms_norm(lazyllm::cpu::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
+  template void rms_norm_heads(lazyllm::cpu::Context&, std::span<const float>, float, RowsView<T>);              \
   template void swiglu(lazyllm::cpu::Context&, RowsView<const T>, RowsView<T>);                                  \
   template void add(lazyllm::cpu::Context&, RowsView<const float>, RowsView<T>);                                 \
   template void embed(lazyllm::cpu::Context&, const Tensor&, std::span<const std::int32_t>, RowsView<T>);

@@ -19,6 +19,10 @@ template <class T>
 void rms_norm(lazyllm::cpu::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
               RowsView<T> out);
 
+/// `rms_norm` of each head alone, in place: `heads` `[rows x count * head_dim]`, `weight` `[head_dim]`.
+template <class T>
+void rms_norm_heads(lazyllm::cpu::Context& context, std::span<const float> weight, float epsilon, RowsView<T> heads);
+
 /// out `[rows x width]` = silu(gate) * up, where `gate_up` `[rows x 2 * width]` has the gate first.
 template <class T>
 void swiglu(lazyllm::cpu::Context& context, RowsView<const T> gate_up, RowsView<T> out);

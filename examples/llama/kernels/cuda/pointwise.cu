@@ -19,21 +19,22 @@ namespace kernels {
 
 constexpr int max_threads = 256;
 
-/// One block for each row. The second read of the row is from the processor's cache.
+/// One block for each `width` elements of a row. The second read of them is from the processor's cache.
 template <int count, class T>
 __global__ void __launch_bounds__(max_threads)
-    norm_row(const RowsView<const T> x, const float* weight, float epsilon, const RowsView<T> out) {
-  const T* const from = x.row(blockIdx.x);
-  T* const to = out.row(blockIdx.x);
+    normalize(const RowsView<const T> x, const float* weight, Index width, float epsilon, const RowsView<T> out) {
+  const Index first = static_cast<Index>(blockIdx.y) * width;
+  const T* const from = x.row(blockIdx.x) + first;
+  T* const to = out.row(blockIdx.x) + first;
   const int step = threads() * count;
   float squares = 0;
-  for (Index i = thread() * count; i < x.width; i += step) {
+  for (Index i = thread() * count; i < width; i += step) {
     const auto pack = load<count>(from + i);
 #pragma unroll
     for (int j = 0; j < count; ++j) squares += widen(pack.values[j]) * widen(pack.values[j]);
   }
-  const float factor = 1 / sqrtf(block_sum(squares) / static_cast<float>(x.width) + epsilon);
-  for (Index i = thread() * count; i < x.width; i += step) {
+  const float factor = 1 / sqrtf(block_sum(squares) / static_cast<float>(width) + epsilon);
+  for (Index i = thread() * count; i < width; i += step) {
     auto pack = load<count>(from + i);
     float weights[count];
     load_floats(weight + i, weights);
@@ -91,23 +92,37 @@ unsigned threads_for(Index work) {
   return static_cast<unsigned>(std::clamp<Index>((work + 31) / 32 * 32, 32, kernels::max_threads));
 }
 
+/// Each part of a row that is as wide as `weight` over its root mean square; `out` may be `x`.
+template <class T>
+void normalize(lazyllm::cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
+               RowsView<T> out) {
+  if (x.rows == 0 || x.width == 0) return;
+  const Index width = std::ssize(weight);
+  const dim3 blocks(static_cast<unsigned>(x.rows), static_cast<unsigned>(x.width / width));
+  const auto launch = [&](auto kernel, Index count) {
+    kernels::launch(context, blocks, threads_for(width / count), kernel, x, weight.data(), width, epsilon, out);
+  };
+  constexpr int whole = kernels::whole_pack<T>;
+  if (kernels::by_16_bytes<T>({x.data, weight.data(), out.data}, x.stride, out.stride, width)) {
+    launch(kernels::normalize<whole, T>, whole);
+  } else {
+    launch(kernels::normalize<1, T>, 1);
+  }
+}
+
 }  // namespace
 
 template <class T>
 void rms_norm(lazyllm::cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
               RowsView<T> out) {
   check("rms_norm", x.rows == out.rows && x.width == out.width && x.width == std::ssize(weight));
-  if (x.rows == 0 || x.width == 0) return;
-  const auto launch = [&](auto kernel, Index count) {
-    kernels::launch(context, dim3(static_cast<unsigned>(x.rows)), threads_for(x.width / count), kernel, x,
-                    weight.data(), epsilon, out);
-  };
-  constexpr int whole = kernels::whole_pack<T>;
-  if (kernels::by_16_bytes<T>({x.data, weight.data(), out.data}, x.stride, out.stride, x.width)) {
-    launch(kernels::norm_row<whole, T>, whole);
-  } else {
-    launch(kernels::norm_row<1, T>, 1);
-  }
+  normalize(context, x, weight, epsilon, out);
+}
+
+template <class T>
+void rms_norm_heads(lazyllm::cuda::Context& context, std::span<const float> weight, float epsilon, RowsView<T> heads) {
+  check("rms_norm_heads", !weight.empty() && heads.width % std::ssize(weight) == 0);
+  normalize(context, RowsView<const T>(heads), weight, epsilon, heads);
 }
 
 template <class T>
@@ -158,6 +173,7 @@ void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> lo
 
 #define LLAMA_INSTANTIATE(T)                                                                                      \
   template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, RowsView<T>); \
+  template void rms_norm_heads(lazyllm::cuda::Context&, std::span<const float>, float, RowsView<T>);              \
   template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                                  \
   template void embed(lazyllm::cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
 LLAMA_INSTANTIATE(float)

@@ -22,6 +22,10 @@ template <class T>
 void rms_norm(lazyllm::cuda::Context& context, RowsView<const T> x, std::span<const float> weight, float epsilon,
               RowsView<T> out);
 
+/// `rms_norm` of each head alone, in place: `heads` `[rows x count * head_dim]`, `weight` `[head_dim]`, on the device.
+template <class T>
+void rms_norm_heads(lazyllm::cuda::Context& context, std::span<const float> weight, float epsilon, RowsView<T> heads);
+
 /// out `[rows x width]` = silu(gate) * up, where `gate_up` `[rows x 2 * width]` has the gate first.
 template <class T>
 void swiglu(lazyllm::cuda::Context& context, RowsView<const T> gate_up, RowsView<T> out);
@@ -39,10 +43,11 @@ void embed(lazyllm::cuda::Context& context, RowsView<const T> table, std::span<c
 void log_probabilities(lazyllm::cuda::Context& context, RowsView<const float> logits,
                        std::span<const std::int32_t> tokens, std::span<float> out);
 
-#define LLAMA_DECLARE(T)                                                                                   \
-  extern template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float, \
-                                RowsView<T>);                                                              \
-  extern template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                    \
+#define LLAMA_DECLARE(T)                                                                                    \
+  extern template void rms_norm(lazyllm::cuda::Context&, RowsView<const T>, std::span<const float>, float,  \
+                                RowsView<T>);                                                               \
+  extern template void rms_norm_heads(lazyllm::cuda::Context&, std::span<const float>, float, RowsView<T>); \
+  extern template void swiglu(lazyllm::cuda::Context&, RowsView<const T>, RowsView<T>);                     \
   extern template void embed(lazyllm::cuda::Context&, RowsView<const T>, std::span<const std::int32_t>, RowsView<T>);
 LLAMA_DECLARE(float)
 LLAMA_DECLARE(__half)

@@ -191,6 +191,10 @@ struct CudaDevice {
     llama::rms_norm(context, x, weight.values(), epsilon, out);
   }
   template <class T>
+  static void rms_norm_heads(Context& context, const Vector& weight, float epsilon, RowsView<T> heads) {
+    llama::rms_norm_heads(context, weight.values(), epsilon, heads);
+  }
+  template <class T>
   static void swiglu(Context& context, RowsView<const T> gate_up, RowsView<T> out) {
     llama::swiglu(context, gate_up, out);
   }

@@ -137,6 +137,12 @@ TEST_CASE("a weight that the configuration does not describe is refused, not ign
   CHECK(try_name("model.layers.2.self_attn.q_proj.bias", qwen));
   refused("model.layers.2.self_attn.q_proj.bias");
   refused("model.layers.2.self_attn.o_proj.bias", qwen);
+  refused("model.layers.2.self_attn.q_norm.weight", qwen);
+  const nlohmann::json qwen3 = {{"architectures", {"Qwen3ForCausalLM"}}};
+  CHECK(try_name("model.layers.2.self_attn.q_norm.weight", qwen3));
+  CHECK(try_name("model.layers.2.self_attn.k_norm.weight", qwen3));
+  refused("model.layers.2.self_attn.v_norm.weight", qwen3);
+  refused("model.layers.2.self_attn.q_proj.bias", qwen3);
 }
 
 TEST_CASE("a classifier beside the embedding table counts where it is another one, as in transformers") {

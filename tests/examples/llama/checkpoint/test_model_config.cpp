@@ -28,6 +28,7 @@ void rejects_config(const Json& config, std::initializer_list<std::string_view> 
 
 const Json mistral = {{"architectures", {"MistralForCausalLM"}}};
 const Json qwen = {{"architectures", {"Qwen2ForCausalLM"}}};
+const Json qwen3 = {{"architectures", {"Qwen3ForCausalLM"}}};
 
 Json operator+(Json left, const Json& right) {
   left.update(right);
@@ -51,6 +52,7 @@ TEST_CASE("Llama 2: every field arrives") {
   CHECK_FALSE(config.rope_interleaved);
   CHECK_FALSE(config.tied_embeddings);
   CHECK_FALSE(config.qkv_bias);
+  CHECK_FALSE(config.qk_norm);
   CHECK_FALSE(config.sliding_window.has_value());
   CHECK(config.bos_id == 1);
   CHECK(config.eos_ids == std::vector<std::int32_t>{2});
@@ -196,6 +198,21 @@ TEST_CASE("Qwen2 has biases on queries, keys and values; the others may not ask 
   rejects_config(llama_json({{"mlp_bias", true}}), {"\"mlp_bias\" is true"});
 }
 
+TEST_CASE("Qwen3 has norms of heads instead of biases, heads of 128 where it does not say, and Qwen2's windows") {
+  const ModelConfig config = read(llama_json(qwen3 + Json{{"head_dim", 16}}));
+  CHECK(config.qk_norm);
+  CHECK_FALSE(config.qkv_bias);
+  CHECK(config.head_dim == 16);
+  CHECK(read(llama_json(qwen3)).head_dim == 128);
+  CHECK(read(llama_json(qwen3 + Json{{"hidden_size", 33}})).head_dim == 128);
+  CHECK_FALSE(read(llama_json(qwen)).qk_norm);
+  CHECK_FALSE(read(without({"bos_token_id"}, qwen3)).bos_id);
+  const Json windowed = qwen3 + Json{{"sliding_window", 32}, {"use_sliding_window", true}};
+  CHECK_FALSE(read(llama_json(windowed)).sliding_window);
+  CHECK(read(llama_json(windowed + Json{{"max_window_layers", 0}})).sliding_window == 32);
+  rejects_config(llama_json(qwen3 + Json{{"attention_bias", true}}), {"\"attention_bias\" is true"});
+}
+
 TEST_CASE("without architectures the family is that of model_type") {
   const auto typed = [](const Json& type) { return without({"architectures"}, {{"model_type", type}}); };
   CHECK(read(typed("llama")).architecture == "LlamaForCausalLM");
@@ -203,8 +220,9 @@ TEST_CASE("without architectures the family is that of model_type") {
   CHECK(read(typed("mistral")).sliding_window == 4096);
   CHECK(read(typed("qwen2")).architecture == "Qwen2ForCausalLM");
   CHECK(read(typed("qwen2")).qkv_bias);
+  CHECK(read(typed("qwen3")).qk_norm);
   CHECK(read(llama_json({{"architectures", nullptr}})).architecture == "LlamaForCausalLM");
-  rejects_config(typed("gemma"), {"\"model_type\" is \"gemma\"", "llama, mistral, qwen2"});
+  rejects_config(typed("gemma"), {"\"model_type\" is \"gemma\"", "llama, mistral, qwen2, qwen3"});
   rejects_config(typed(5), {"\"model_type\" is 5"});
   rejects_config(without({"architectures", "model_type"}), {"\"architectures\" is missing", "\"model_type\""});
 }

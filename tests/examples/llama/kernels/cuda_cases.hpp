@@ -119,6 +119,38 @@ void norm_cases() {
   }
 }
 
+/// Rows with three elements behind their heads, which stay.
+template <class T>
+void head_norm_cases() {
+  auto context = CudaMemory::make_context();
+  for (const auto& [rows, heads, head_dim] :
+       {std::array<Index, 3>{1, 1, 1}, {3, 2, 7}, {70, 9, 64}, {4, 16, 128}, {2, 3, 1000}}) {
+    CAPTURE(head_dim);
+    const Index width = heads * head_dim;
+    const Index stride = width + 3;
+    const auto values = random_values<T>(rows * stride, 1, 3);
+    const auto weight = random_values<float>(head_dim, 2);
+    std::vector<double> expected;
+    for (Index i = 0; i < rows; ++i) {
+      const T* const row = values.data() + i * stride;
+      for (Index j = 0; j < stride; ++j) {
+        double squares = 0;
+        const Index first = j / head_dim * head_dim;
+        for (Index k = first; k < std::min(first + head_dim, width); ++k) squares += number(row[k]) * number(row[k]);
+        const double factor = number(weight[static_cast<std::size_t>(j % head_dim)]) /
+                              std::sqrt(squares / static_cast<double>(head_dim) + 1e-5);
+        expected.push_back(number(row[j]) * (j < width ? factor : 1));
+      }
+    }
+    DeviceArray<T> x(context, values);
+    DeviceArray<float> device_weight(context, weight);
+    const RowsView<T> in(x.span().data(), rows, width, stride);
+    rms_norm_heads<T>(context, device_weight.span(), 1e-5F, in);
+    check_close(x.download(), expected, rounding<T>);
+    CHECK_THROWS_AS(rms_norm_heads<T>(context, device_weight.span().first(0), 1e-5F, in), std::invalid_argument);
+  }
+}
+
 template <class T>
 void gate_cases() {
   auto context = CudaMemory::make_context();
@@ -715,6 +747,11 @@ TEST_CASE("cuda: norm") {
   norm_cases<float>();
   norm_cases<__half>();
   norm_cases<__nv_bfloat16>();
+}
+TEST_CASE("cuda: norm of each head") {
+  head_norm_cases<float>();
+  head_norm_cases<__half>();
+  head_norm_cases<__nv_bfloat16>();
 }
 TEST_CASE("cuda: gated unit") {
   gate_cases<float>();

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <utility>
 
 #include "examples/llama/kernels/cpu/pointwise.hpp"
@@ -29,6 +31,29 @@ TEST_CASE_TEMPLATE("root mean square norm", T, float, Eigen::bfloat16) {
       rms_norm<T>(context, out, weight.values, 0.5f, out);
     };
     check_close(run(x, in_place), expected, rounding<T>);
+  }
+}
+
+TEST_CASE_TEMPLATE("root mean square norm of each head", T, float, Eigen::bfloat16) {
+  for (const auto& [rows, heads, head_dim] :
+       {std::array<Index, 3>{1, 1, 1}, {3, 2, 7}, {70, 9, 64}, {5, 2, 1537}, {2, 0, 8}}) {
+    const auto x = random_matrix<T>(rows, heads * head_dim + 3, 1, 5);
+    const auto weight = random_matrix<float>(1, head_dim, 2);
+    Matrix<double> expected(rows, x.view().width);
+    for (Index i = 0; i < rows; ++i) {
+      for (Index j = 0; j < expected.view().width; ++j) expected(i, j) = static_cast<double>(x(i, j));
+      for (Index first = 0; first < heads * head_dim; first += head_dim) {
+        double squares = 0;
+        for (Index j = 0; j < head_dim; ++j) squares += std::pow(static_cast<double>(x(i, first + j)), 2);
+        const double root = std::sqrt(squares / static_cast<double>(head_dim) + 0.5);
+        for (Index j = 0; j < head_dim; ++j) expected(i, first + j) *= static_cast<double>(weight(0, j)) / root;
+      }
+    }
+    const Index width = heads * head_dim;
+    const auto norm = [&](lazyllm::cpu::Context& context, RowsView<T> all) {
+      rms_norm_heads(context, weight.values, 0.5f, RowsView<T>(all.data, all.rows, width, all.stride));
+    };
+    check_close(run(x, norm), expected, rounding<T>);
   }
 }
 
@@ -120,6 +145,8 @@ TEST_CASE("what does not fit is rejected") {
   const std::vector<float> weight(6), short_weight(5);
   CHECK_THROWS_AS(rms_norm<float>(context, x.view(), short_weight, 0, y.view()), std::invalid_argument);
   CHECK_THROWS_AS(rms_norm<float>(context, x.view(), weight, 0, wide.view()), std::invalid_argument);
+  CHECK_THROWS_AS(rms_norm_heads<float>(context, short_weight, 0, x.view()), std::invalid_argument);
+  CHECK_THROWS_AS(rms_norm_heads<float>(context, {}, 0, x.view()), std::invalid_argument);
   CHECK_THROWS_AS(swiglu<float>(context, x.view(), y.view()), std::invalid_argument);
   const std::vector<std::int32_t> tokens{0, 2}, negative{-1, 0}, one{1};
   CHECK_THROWS_AS(embed(context, tensor_of(x), tokens, y.view()), std::invalid_argument);

@@ -187,7 +187,7 @@ TEST_CASE("ranks: tokens equal one rank's, kept sets are the same on all ranks, 
   for (const Run& run :
        {Run{"mha_4_layers", "1:0.5,3:0.6", "last"}, Run{"gqa2_6_layers", "2:0.4,4:0.5", "mean:8+pool:3"},
         Run{"gqa4_8_layers", "2:0.5,5:0.5", "mean:4+heads:max"}, Run{"qwen2_5_layers", "top-p@2:0.8", "last+layers"},
-        Run{"tiny", "3:0.5,7:0.5", "max:8"}}) {
+        Run{"qwen3_4_layers", "1:0.6,3:0.5", "max:4"}, Run{"tiny", "3:0.5,7:0.5", "max:8"}}) {
     CAPTURE(std::string(run.model));
     const Checkpoint checkpoint = open(run.model);
     const Seen alone = generate(Model<float>(checkpoint, 1), run.schedule, run.score);

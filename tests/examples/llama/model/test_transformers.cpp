@@ -33,7 +33,7 @@ bool lazy_equals_dense(const Model<T>& model, const Fixture& fixture) {
 TEST_CASE("there is a fixture of every architecture and storage") {
   const std::vector<std::string> all = Fixture::names();
   for (const char* name : {"llama2", "llama2_f16", "xgen", "llama3_tied", "llama3_bf16", "llama3_sharded",
-                           "llama_linear", "mistral", "qwen2", "qwen2_tied_bf16"}) {
+                           "llama_linear", "mistral", "qwen2", "qwen2_tied_bf16", "qwen3", "qwen3_new_config"}) {
     CHECK(std::ranges::find(all, name) != all.end());
   }
 }
