@@ -118,15 +118,16 @@ class Forward::Graph {
       ggml_tensor* const product = ggml_mul_mat(context(), matrix, x);
       return bias != nullptr ? ggml_add(context(), product, bias) : product;
     };
-    const auto turned = [&](ggml_tensor* rows, Index heads) {
+    const auto turned = [&](ggml_tensor* rows, ggml_tensor* head_norm, Index heads) {
       rows = ggml_reshape_3d(context(), rows, shape.head_dim, heads, rows->ne[1]);
+      if (head_norm != nullptr) rows = norm(rows, head_norm);
       rows = ggml_rope_ext(context(), rows, in.positions, weights.rope_factors, static_cast<int>(shape.head_dim),
                            shape.rope_mode, static_cast<int>(shape.context), shape.rope_base, shape.rope_scale,
                            /*ext_factor=*/0, /*attn_factor=*/1, /*beta_fast=*/32, /*beta_slow=*/1);
       return ggml_reshape_2d(context(), rows, shape.head_dim * heads, rows->ne[2]);
     };
-    ggml_tensor* const query = add(turned(project(weights.query, weights.query_bias), shape.heads));
-    ggml_tensor* const key = turned(project(weights.key, weights.key_bias), shape.kv_heads);
+    ggml_tensor* const query = add(turned(project(weights.query, weights.query_bias), weights.query_norm, shape.heads));
+    ggml_tensor* const key = turned(project(weights.key, weights.key_bias), weights.key_norm, shape.kv_heads);
     ggml_tensor* const value = project(weights.value, weights.value_bias);
     ggml_tensor* keys = add(ggml_set_rows(context(), cells.keys, key, in.cells));
     ggml_tensor* values = add(ggml_set_rows(context(), cells.values, value, in.cells));

@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
 
   Options options;
   CLI::App app("Answers a prompt with llama.cpp, with the ggml engine and all tokens, and with LazyLLM");
-  llama::add_path(app, "--model", options.model, "GGUF file of the architecture llama or qwen2")->required();
+  llama::add_path(app, "--model", options.model, "GGUF file of the architecture llama, qwen2 or qwen3")->required();
   auto* const prompt = app.add_option("--prompt", options.prompt, "the prompt");
   llama::add_path(app, "--prompt-file", options.prompt_file, "file with the prompt")->excludes(prompt);
   app.add_flag("--chat", options.chat, "the prompt is the first message of a chat");

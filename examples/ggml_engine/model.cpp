@@ -128,8 +128,8 @@ class File {
 
 Shape read_shape(const File& file) {
   const std::string name = file.architecture();
-  if (name != "llama" && name != "qwen2") {
-    file.fail("the architecture is {}; this engine knows llama and qwen2", name);
+  if (name != "llama" && name != "qwen2" && name != "qwen3") {
+    file.fail("the architecture is {}; this engine knows llama, qwen2 and qwen3", name);
   }
   constexpr Index most = 1 << 20;  // products of two sizes stay far below the largest Index
   Shape shape;
@@ -144,6 +144,7 @@ Shape read_shape(const File& file) {
   shape.norm_epsilon = file.positive(name + ".attention.layer_norm_rms_epsilon");
   shape.rope_base = file.positive(name + ".rope.freq_base", 10000);
   shape.rope_mode = name == "llama" ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX;
+  shape.head_norms = name == "qwen3";
   if (shape.heads % shape.kv_heads != 0) {
     file.fail("{} query heads are no multiple of {} key heads", shape.heads, shape.kv_heads);
   }
@@ -180,8 +181,8 @@ Model::Model(const std::string& path) {
   File file(path);
   shape_ = read_shape(file);
   std::vector<ggml_tensor*> plain, matrices;
-  const auto norm = [&](const std::string& name) {
-    return plain.emplace_back(file.tensor(name + ".weight", {shape_.hidden_size}));
+  const auto norm = [&](const std::string& name, Index size) {
+    return plain.emplace_back(file.tensor(name + ".weight", {size}));
   };
   const auto matrix = [&](const std::string& name, Index inputs, Index outputs) {
     return matrices.emplace_back(file.tensor(name + ".weight", {inputs, outputs}));
@@ -194,24 +195,29 @@ Model::Model(const std::string& path) {
 
   const auto [hidden_size, kv_width, query_width] =
       std::tuple(shape_.hidden_size, shape_.kv_width(), shape_.heads * shape_.head_dim);
+  const auto head_norm = [&](const std::string& name) {
+    return shape_.head_norms ? norm(name, shape_.head_dim) : nullptr;
+  };
   ggml_tensor* const rope_factors = optional("rope_freqs.weight", shape_.head_dim / 2);
   for (Index l = 0; l < shape_.layers; ++l) {
     const std::string block = fmt::format("blk.{}.", l);
-    layers_.push_back({.attention_norm = norm(block + "attn_norm"),
+    layers_.push_back({.attention_norm = norm(block + "attn_norm", hidden_size),
                        .query = matrix(block + "attn_q", hidden_size, query_width),
                        .key = matrix(block + "attn_k", hidden_size, kv_width),
                        .value = matrix(block + "attn_v", hidden_size, kv_width),
                        .query_bias = optional(block + "attn_q.bias", query_width),
                        .key_bias = optional(block + "attn_k.bias", kv_width),
                        .value_bias = optional(block + "attn_v.bias", kv_width),
+                       .query_norm = head_norm(block + "attn_q_norm"),
+                       .key_norm = head_norm(block + "attn_k_norm"),
                        .rope_factors = rope_factors,
                        .output = matrix(block + "attn_output", query_width, hidden_size),
-                       .feed_forward_norm = norm(block + "ffn_norm"),
+                       .feed_forward_norm = norm(block + "ffn_norm", hidden_size),
                        .gate = matrix(block + "ffn_gate", hidden_size, shape_.intermediate_size),
                        .up = matrix(block + "ffn_up", hidden_size, shape_.intermediate_size),
                        .down = matrix(block + "ffn_down", shape_.intermediate_size, hidden_size)});
   }
-  output_norm_ = norm("output_norm");
+  output_norm_ = norm("output_norm", hidden_size);
   shape_.vocabulary = file.rows_of("token_embd.weight");
   embedding_ = plain.emplace_back(file.tensor("token_embd.weight", {hidden_size, shape_.vocabulary}));
   classifier_ = file.tensor("output.weight", {hidden_size, shape_.vocabulary}, /*may_be_absent=*/true);

@@ -21,7 +21,7 @@ using llama::Index;
 
 /// What becomes a GGUF file.
 struct GgufModel {
-  std::string architecture = "llama";   ///< or qwen2
+  std::string architecture = "llama";   ///< or qwen2 or qwen3
   ggml_type matrices = GGML_TYPE_F32;   ///< type of the layers' matrices
   std::set<std::string> left_out = {};  ///< keys and tensors
   Index wrong_width = 0;                ///< written in place of the right one, unless 0
@@ -44,6 +44,8 @@ class GgufWriter {
     number("feed_forward_length", config.intermediate_size);
     number("attention.head_count", config.heads);
     number("attention.head_count_kv", config.kv_heads);
+    number("attention.key_length", config.head_dim);
+    number("attention.value_length", config.head_dim);
     number("vocab_size", config.vocab);
     decimal("attention.layer_norm_rms_epsilon", config.norm_epsilon);
     decimal("rope.freq_base", config.rope_theta);
@@ -66,6 +68,10 @@ class GgufWriter {
       add(to + "ffn_gate.weight", from + "mlp.gate_proj.weight", {inner, hidden_size}, model_.matrices);
       add(to + "ffn_up.weight", from + "mlp.up_proj.weight", {inner, hidden_size}, model_.matrices);
       add(to + "ffn_down.weight", from + "mlp.down_proj.weight", {hidden_size, inner}, model_.matrices);
+      if (config.qk_norm) {
+        add(to + "attn_q_norm.weight", from + "self_attn.q_norm.weight", {config.head_dim}, GGML_TYPE_F32);
+        add(to + "attn_k_norm.weight", from + "self_attn.k_norm.weight", {config.head_dim}, GGML_TYPE_F32);
+      }
       if (!config.qkv_bias) continue;
       add(to + "attn_q.bias", from + "self_attn.q_proj.bias", {query_width}, GGML_TYPE_F32, config.heads);
       add(to + "attn_k.bias", from + "self_attn.k_proj.bias", {kv_width}, GGML_TYPE_F32, config.kv_heads);

@@ -25,18 +25,23 @@ using llama::test::TemporaryFolder;
 
 namespace {
 
-/// The embedded model, as a Hugging Face checkpoint and as GGUF. For `qwen2` it gets biases.
+/// The embedded model, as a Hugging Face checkpoint and as GGUF. For `qwen2` it gets biases, for `qwen3`
+/// norms of heads.
 struct Embedded {
   explicit Embedded(GgufModel options = {}) {
     const llama::Checkpoint checkpoint(lazyllm::test::source_folder() / "examples/models/tiny");
     config = checkpoint.config();
     config.qkv_bias = options.architecture == "qwen2";
-    biases = std::make_shared<std::vector<float>>(static_cast<std::size_t>(config.hidden_size));
+    config.qk_norm = options.architecture == "qwen3";
+    added = std::make_shared<std::vector<float>>(static_cast<std::size_t>(config.hidden_size));
     std::mt19937 generator(3);
-    for (float& bias : *biases) bias = 0.25F * std::normal_distribution<float>()(generator);
-    weights = [checkpoint, biases = biases](const std::string& name, const std::vector<Index>& shape) {
-      if (!name.ends_with(".bias")) return checkpoint.tensor(name, std::span<const Index>(shape));
-      return llama::Tensor{llama::DType::f32, shape, reinterpret_cast<const std::byte*>(biases->data())};
+    const float middle = config.qk_norm ? 1.5F : 0;
+    for (float& value : *added) value = middle + 0.25F * std::normal_distribution<float>()(generator);
+    weights = [checkpoint, added = added](const std::string& name, const std::vector<Index>& shape) {
+      if (name.ends_with(".bias") || name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")) {
+        return llama::Tensor{llama::DType::f32, shape, reinterpret_cast<const std::byte*>(added->data())};
+      }
+      return checkpoint.tensor(name, std::span<const Index>(shape));
     };
     path = folder.path() / "model.gguf";
     GgufWriter(config, weights, std::move(options)).write(path);
@@ -44,7 +49,7 @@ struct Embedded {
 
   TemporaryFolder folder;
   llama::ModelConfig config;
-  std::shared_ptr<std::vector<float>> biases;
+  std::shared_ptr<std::vector<float>> added;
   llama::WeightSource weights;
   std::string path;
 };
@@ -155,7 +160,7 @@ struct CheckedEngine {
 
 TEST_CASE("dense: logits equal llama.cpp's bit for bit") {
   log_errors_only();
-  for (const std::string architecture : {"llama", "qwen2"}) {
+  for (const std::string architecture : {"llama", "qwen2", "qwen3"}) {
     for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q8_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_0}) {
       CAPTURE(architecture);
       CAPTURE(ggml_type_name(type));
@@ -189,7 +194,7 @@ TEST_CASE("keeping everything equals the dense engine bit for bit") {
 }
 
 TEST_CASE("the blocks are right") {
-  for (const std::string architecture : {"llama", "qwen2"}) {
+  for (const std::string architecture : {"llama", "qwen2", "qwen3"}) {
     CAPTURE(architecture);
     const Embedded embedded({.architecture = architecture});
     const Model model(embedded.path);
@@ -230,7 +235,7 @@ TEST_CASE("a graph for each segment equals layer by layer") {
 }
 
 TEST_CASE("a float file: the reference engine keeps the same tokens") {
-  for (const std::string architecture : {"llama", "qwen2"}) {
+  for (const std::string architecture : {"llama", "qwen2", "qwen3"}) {
     CAPTURE(architecture);
     const Embedded embedded({.architecture = architecture});
     const Model model(embedded.path);
@@ -321,7 +326,7 @@ TEST_CASE("files that are not right are refused") {
   refused(folder.write("text.gguf", "This is a text."), "no GGUF file");
   refused(folder.write("empty.gguf", ""), "no GGUF file");
   const auto made = [&](GgufModel model) { return std::make_unique<Embedded>(std::move(model)); };
-  refused(made({.architecture = "gemma"})->path, "the architecture is gemma; this engine knows llama and qwen2");
+  refused(made({.architecture = "gemma"})->path, "the architecture is gemma; this engine knows llama, qwen2 and qwen3");
   refused(made({.left_out = {"block_count"}})->path, "there is no llama.block_count");
   refused(made({.left_out = {"blk.3.ffn_up.weight"}})->path, "there is no tensor blk.3.ffn_up.weight");
   refused(made({.left_out = {"token_embd.weight"}})->path, "there is no tensor token_embd.weight");
@@ -385,7 +390,7 @@ TEST_CASE("the program says what is wrong") {
   };
   const auto unknown = run(gemma.path);
   CHECK(unknown.status == 1);
-  CHECK(unknown.err.find("the architecture is gemma; this engine knows llama and qwen2") != std::string::npos);
+  CHECK(unknown.err.find("the architecture is gemma; this engine knows llama, qwen2 and qwen3") != std::string::npos);
   const auto cut = run(embedded.folder.write("cut.gguf", bytes.substr(0, bytes.size() / 2)));
   CHECK(cut.status == 1);
   CHECK(cut.err.find("the file ends before the end of tensor") != std::string::npos);
