@@ -8,6 +8,8 @@
 #include <list>
 #include <memory>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "lazyllm/core.hpp"
 #include "support/naive_lazy.hpp"
@@ -242,7 +244,38 @@ void check_invariant(Request<Scorer, Storage>& request) {
   CHECK(request.naive.parked() == parked);
 }
 
-/// Random batches of random requests with random schedules, grown by random steps, truncated and forked at random:
+/// Drops some tokens in the middle, or all, as an engine that shifts its context.
+template <class Scorer, class Storage>
+void erase(Request<Scorer, Storage>& request, Random& random) {
+  const Index first = random.between(0, request.sequence.length());
+  const Index last = random.between(first, request.sequence.length());
+  request.sequence.erase(first, last);
+  request.cache.erase(first, last);
+  request.naive.erase(first, last);
+  request.tokens.erase(request.tokens.begin() + first, request.tokens.begin() + last);
+}
+
+/// Appends tokens with K/V of any values, as an engine that has computed them elsewhere.
+template <class Scorer, class Storage>
+void append_computed(Request<Scorer, Storage>& request, Random& random) {
+  using T = typename Storage::value_type;
+  const Index tokens = random.between(0, 10);
+  const auto numbers = [&](T* row) {
+    for (Index i = 0; i < request.cache.hidden_size; ++i)
+      row[i] = static_cast<T>(static_cast<float>(random.fraction()));
+    return std::vector<T>(row, row + request.cache.hidden_size);
+  };
+  request.naive.append_computed(tokens, [&](Index layer, Position p) {
+    request.cache.computed[static_cast<std::size_t>(layer)][static_cast<std::size_t>(p)] = 1;
+    auto key = numbers(request.cache.key(layer, p));
+    return std::pair(std::move(key), numbers(request.cache.value(layer, p)));
+  });
+  request.sequence.append_computed(tokens);
+  request.tokens.resize(request.tokens.size() + static_cast<std::size_t>(tokens), 0);
+}
+
+/// Random batches of random requests with random schedules, grown by random steps and by tokens that were computed
+/// elsewhere, truncated, shifted and forked at random:
 /// every step must agree with the naive reference bit for bit.
 template <class Memory, class Storage, class AttentionBlock, class FeedForwardBlock = NoFeedForward,
           class Scorer = Memory>
@@ -309,6 +342,11 @@ void random_runs(unsigned seeds) {
           request.tokens.resize(static_cast<std::size_t>(length));
           check_invariant(request);
         }
+      }
+      for (Request<Scorer, Storage>& request : requests) {
+        if (random.chance(0.1)) erase(request, random);
+        if (random.chance(0.1) && request.sequence.length() + 10 <= capacity) append_computed(request, random);
+        check_invariant(request);
       }
       if (random.chance(0.2) && requests.size() < 4) {
         Request<Scorer, Storage>& parent = requests.front();

@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lazyllm/policy/selection.hpp"
@@ -112,6 +114,39 @@ class NaiveLazy {
     if (tokens == 0) steps_ = 0;
     for (auto& layer : kv_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
     for (auto& layer : aux_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
+  }
+
+  /// Drops the tokens [first, last); those behind move to `first`.
+  void erase(Index first, Index last) {
+    const Index prompt_end = tokens_ - decoded_tokens(tokens_);
+    if (0 < first && first < prompt_end && prompt_end <= last) decoded_[size(first - 1)] = false;
+    decoded_.erase(decoded_.begin() + first, decoded_.begin() + last);
+    tokens_ -= last - first;
+    if (tokens_ == 0) steps_ = 0;
+    const auto move_up = [&](auto& rows) {
+      std::remove_reference_t<decltype(rows)> moved;
+      for (auto& [p, row] : rows) {
+        if (p < first) moved[p] = std::move(row);
+        if (p >= last) moved[p - static_cast<Position>(last - first)] = std::move(row);
+      }
+      rows = std::move(moved);
+    };
+    std::ranges::for_each(kv_, move_up);
+    std::ranges::for_each(aux_, move_up);
+  }
+
+  /// Appends tokens that another engine has computed in all layers: `key_value(layer, p)` are their K/V.
+  void append_computed(Index tokens,
+                       const std::function<std::pair<std::vector<T>, std::vector<T>>(Index, Position)>& key_value) {
+    for (Index p = tokens_; p < tokens_ + tokens; ++p) {
+      for (std::size_t layer = 0; layer < kv_.size(); ++layer) {
+        const auto position = static_cast<Position>(p);
+        const auto [key, value] = key_value(static_cast<Index>(layer), position);
+        kv_[layer][position] = {key, value};
+      }
+    }
+    tokens_ += tokens;
+    decoded_.resize(size(tokens_), false);
   }
 
   Index tokens() const { return tokens_; }

@@ -218,6 +218,18 @@ struct TinyCache {
     }
   }
 
+  /// Moves the tokens from position `last` on to `first`.
+  void erase(Index first, Index last) {
+    const Index tokens = std::ssize(computed.front());
+    for (std::size_t layer = 0; layer < keys.size(); ++layer) {
+      for (auto* rows : {&keys[layer], &values[layer]}) {
+        std::copy(rows->begin() + last * hidden_size, rows->end(), rows->begin() + first * hidden_size);
+      }
+      std::copy(computed[layer].begin() + last, computed[layer].end(), computed[layer].begin() + first);
+    }
+    truncate(tokens - (last - first));
+  }
+
   T* key(Index layer, Position position) { return keys[at(layer)].data() + position * hidden_size; }
   T* value(Index layer, Position position) { return values[at(layer)].data() + position * hidden_size; }
 
