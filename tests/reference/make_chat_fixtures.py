@@ -66,6 +66,41 @@ TOOLS = """{%- if tools %}
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
+THINKING = """{%- if tools %}
+    {{- '<|im_start|>system\\n' + tools[0] | tojson + '<|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set found = namespace(looking=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if found.looking and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set found.looking = false %}
+        {%- set found.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set thoughts = '' %}
+        {%- if '</think>' in content %}
+            {%- set thoughts = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > found.last and (loop.last or (not loop.last and thoughts)) %}
+            {{- '<think>\\n' + thoughts.strip('\\n') + '\\n</think>\\n\\n' }}
+        {%- endif %}
+        {{- content.split('</think>')[-1].lstrip('\\n') + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
 ZEPHYR = """{% for message in messages %}
 {% if message['role'] == 'user' %}
 {{ '<|user|>
@@ -128,6 +163,7 @@ CASES = {
         "llama3", "<|begin_of_text|>", "{{ bos_token }}{% for m in messages %}{% set text = m['content'] | trim if m['role'] == "
         "'system' else m['content'] %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + text }}{% endfor %}"),
     "thinks": ("qwen", None, TURNS + ANSWER.replace("assistant\\n", "assistant\\n<think>\\n")),
+    "looks for the last question, and may think": ("qwen", None, THINKING),
     "plain words": ("llama2_metaspace", "<s>", "{% macro turn(role, text) %}{{ role | upper }}: {{ text.strip() }}\n{% endmacro %}"
                     "{{ bos_token }}{% for m in messages %}{{ turn(m.role, m.content) }}{% endfor %}ASSISTANT:"),
 }
