@@ -123,8 +123,8 @@ void norm_cases() {
 template <class T>
 void head_norm_cases() {
   auto context = CudaMemory::make_context();
-  for (const auto& [rows, heads, head_dim] :
-       {std::array<Index, 3>{1, 1, 1}, {3, 2, 7}, {70, 9, 64}, {4, 16, 128}, {2, 3, 1000}}) {
+  for (const auto& shape : {std::array<Index, 3>{1, 1, 1}, {3, 2, 7}, {70, 9, 64}, {4, 16, 128}, {2, 3, 1000}}) {
+    const Index rows = shape[0], heads = shape[1], head_dim = shape[2];
     CAPTURE(head_dim);
     const Index width = heads * head_dim;
     const Index stride = width + 3;
