@@ -8,7 +8,7 @@ examples=$here/..
 
 if (($#)) && [[ $1 == -h || $1 == --help ]]; then
   echo "usage: bash examples/ggml_engine/run.sh [MODEL [PROMPT_FILE]] [OPTION...]"
-  echo "MODEL is one of $(grep -v '^#' "$examples/models/models.txt" | cut -d' ' -f1 | sort -u | xargs), or a GGUF file of the architecture llama or qwen2; OPTIONs are those of lazyllm-ggml."
+  echo "MODEL is one of $(grep -v '^#' "$examples/models/models.txt" | cut -d' ' -f1 | sort -u | xargs), or a GGUF file of the architecture llama, qwen2 or qwen3; OPTIONs are those of lazyllm-ggml."
   exit
 fi
 model=smollm2

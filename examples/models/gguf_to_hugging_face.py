@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Turns a GGUF file of a Llama, Qwen2 or Qwen3 model into a Hugging Face directory: `gguf_to_hugging_face.py MODEL.gguf OUT`.
+"""Turns a GGUF file into a Hugging Face directory: `gguf_to_hugging_face.py MODEL.gguf OUT`.
 
+The models are Llama, Qwen2 and Qwen3.
 OUT gets config.json, generation_config.json, model.safetensors in bf16, tokenizer.json and tokenizer_config.json. The
 package gguf dequantises. The weights are rounded to bf16 once, here: so every program that reads OUT has the same
 values, in whatever precision it computes, and a model of 0.6 billion weights needs 1.3 GB. What would make a model of
@@ -21,8 +22,8 @@ from gguf.quants import dequantize
 BLOCK_NAMES = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}  # of Qwen3
 NAMES = {
     "token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight"}
@@ -64,7 +65,7 @@ class Metadata:
         for name in ("attention.sliding_window", "attention.scale", "expert_count"):
             if self.model(name, 0):
                 raise Unsupported(f"{self.architecture}.{name} is {self.model(name)}: it is not converted")
-        width = self.model("attention.key_length", self.model("embedding_length") // self.heads())
+        width = self.head_dim()
         if self.model("rope.dimension_count", width) != width:
             raise Unsupported(f"{self.architecture}.rope.dimension_count is {self.model('rope.dimension_count')}, known: {width}, "
                               "all of a head")
@@ -86,6 +87,9 @@ class Metadata:
         """A number that is stored as f32, as it was written: 1e-05, not 9.999999747378752e-06."""
         return float(str(numpy.float32(self.model(name, *absent))))
 
+    def head_dim(self):
+        return self.model("attention.key_length", self.model("embedding_length") // self.heads())
+
     def heads(self):
         return self.model("attention.head_count")
 
@@ -93,16 +97,19 @@ class Metadata:
         return self.model("attention.head_count_kv", self.heads())
 
 
-def hugging_face_name(name):
+def hugging_face_name(name, architecture):
     if name in NAMES:
         return NAMES[name]
     if name == "rope_freqs.weight":
         raise Unsupported("rope_freqs.weight: the rotary scaling of Llama 3.1 is not converted")
     parts = name.split(".")
-    if len(parts) != 4 or parts[0] != "blk" or parts[2] not in BLOCK_NAMES:
-        raise Unsupported(f"{name}: a tensor that is not known")
+    names = BLOCK_NAMES | (HEAD_NORMS if architecture == "qwen3" else {})
+    has_bias = architecture == "qwen2" and parts[2:3] and parts[2] in ("attn_q", "attn_k", "attn_v")
+    kinds = ("weight", "bias") if has_bias else ("weight",)
+    if len(parts) != 4 or parts[0] != "blk" or parts[2] not in names or parts[3] not in kinds:
+        raise Unsupported(f"{name}: a tensor that is not known of {architecture}")
     _, layer, part, kind = parts
-    return f"model.layers.{layer}.{BLOCK_NAMES[part]}.{kind}"
+    return f"model.layers.{layer}.{names[part]}.{kind}"
 
 
 def shape(tensor):
@@ -131,7 +138,7 @@ def write_safetensors(path, tensors, metadata):
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for tensor in tensors:
         start, end = end, end + 2 * int(tensor.n_elements)
-        header[hugging_face_name(tensor.name)] = {
+        header[hugging_face_name(tensor.name, metadata.architecture)] = {
             "dtype": "BF16", "shape": shape(tensor), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -151,14 +158,11 @@ def config(metadata, tied):
         "num_key_value_heads": metadata.key_heads(), "hidden_act": "silu",
         "max_position_embeddings": m("context_length"),
         "rms_norm_eps": metadata.decimal("attention.layer_norm_rms_epsilon"),
-        "rope_theta": metadata.decimal("rope.freq_base", 10000), "vocab_size": len(metadata.tokenizer("tokens")),
+        "rope_theta": metadata.decimal("rope.freq_base", 10000), "vocab_size": len(metadata.tokenizer("tokens")), "head_dim": metadata.head_dim(),
         "tie_word_embeddings": tied, "bos_token_id": metadata.tokenizer("bos_token_id", None),
         "eos_token_id": metadata.tokenizer("eos_token_id", None), "torch_dtype": "bfloat16"}
-    width = m("attention.key_length", None)
-    if width is not None:
-        content["head_dim"] = width
-        if m("attention.value_length", width) != width:
-            raise Unsupported(f"attention.value_length is {m('attention.value_length')}, known: {width}, that of the keys")
+    if m("attention.value_length", metadata.head_dim()) != metadata.head_dim():
+        raise Unsupported(f"attention.value_length is {m('attention.value_length')}, known: {metadata.head_dim()}, that of the keys")
     if architecture != "llama":
         content["use_sliding_window"] = False
     return content
@@ -199,7 +203,11 @@ def opened(gguf):
 def convert(gguf, out):
     reader = opened(gguf)
     metadata = Metadata(reader)
-    names = [hugging_face_name(tensor.name) for tensor in reader.tensors]
+    names = [hugging_face_name(tensor.name, metadata.architecture) for tensor in reader.tensors]
+    for norm in HEAD_NORMS.values() if metadata.architecture == "qwen3" else ():
+        for layer in range(metadata.model("block_count")):
+            if f"model.layers.{layer}.{norm}.weight" not in names:
+                raise Unsupported(f"blk.{layer} has no norms of heads, which qwen3 has")
     tokens = metadata.tokenizer("tokens")
     bos, eos = metadata.tokenizer("bos_token_id", None), metadata.tokenizer("eos_token_id", None)
     # Chat models end a turn with EOS, and a text with the token that separated texts in training.

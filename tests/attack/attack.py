@@ -315,9 +315,14 @@ def weights():
         changed = json.loads(json.dumps(header))
         changed[name][field] = value
         yield run_model("weights", f"{field} = {str(value)[:30]}", model(weights=file(changed)), status=(1,))
-    for extra in ("model.layers.4.input_layernorm.weight", "model.layers.0.self_attn.q_proj.bias", "\x1b[2J", "x" * 5000):
+    for extra in ("model.layers.4.input_layernorm.weight", "model.layers.0.self_attn.q_proj.bias",
+                  "model.layers.0.self_attn.q_norm.weight", "\x1b[2J", "x" * 5000):
         changed = {**header, extra: {"dtype": "F32", "shape": [1], "data_offsets": [len(payload), len(payload) + 4]}}
         yield run_model("weights", f"a tensor {extra[:40]!r} more", model(weights=file(changed, payload + b"0000")), status=(1,))
+    qwen3 = {**json.loads((SMALL / "config.json").read_text()), "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+    yield run_model("weights", "Qwen3 without norms of heads", model(json.dumps({**qwen3, "head_dim": 8})), status=(1,))
+    for head_dim in (0, 7, None, 1 << 40, "8"):
+        yield run_model("weights", f"Qwen3 with heads of {head_dim!r}", model(json.dumps({**qwen3, "head_dim": head_dim})), status=(1,))
     for missing in [key for key in header if key != "__metadata__"][:6]:
         changed = {key: value for key, value in header.items() if key != missing}
         yield run_model("weights", f"without {missing}", model(weights=file(changed)), status=(1,))

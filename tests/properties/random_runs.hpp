@@ -244,7 +244,8 @@ void check_invariant(Request<Scorer, Storage>& request) {
   CHECK(request.naive.parked() == parked);
 }
 
-/// Drops some tokens in the middle, or all, as an engine that shifts its context.
+/// Drops a range of tokens, as an engine that shifts its context. It would rotate the keys behind to their new
+/// positions; here neither world does.
 template <class Scorer, class Storage>
 void erase(Request<Scorer, Storage>& request, Random& random) {
   const Index first = random.between(0, request.sequence.length());

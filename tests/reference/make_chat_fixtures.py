@@ -164,6 +164,7 @@ CASES = {
         "'system' else m['content'] %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + text }}{% endfor %}"),
     "thinks": ("qwen", None, TURNS + ANSWER.replace("assistant\\n", "assistant\\n<think>\\n")),
     "looks for the last question, and may think": ("qwen", None, THINKING),
+    "is told not to think": ("qwen", None, "{%- set enable_thinking = false %}\n" + THINKING),
     "plain words": ("llama2_metaspace", "<s>", "{% macro turn(role, text) %}{{ role | upper }}: {{ text.strip() }}\n{% endmacro %}"
                     "{{ bos_token }}{% for m in messages %}{{ turn(m.role, m.content) }}{% endfor %}ASSISTANT:"),
 }

@@ -74,12 +74,13 @@ QWEN2 = LLAMA | {
     "sliding_window": 32768,
     "use_sliding_window": False,
 }
-# The heads together are wider than the hidden rows, and each is normalised.
+# The heads together are wider than the hidden rows, and each is normalised. A smaller epsilon would not show there.
 QWEN3 = without(QWEN2, "attention_dropout") | {
     "architectures": ["Qwen3ForCausalLM"],
     "attention_bias": False,
     "head_dim": 16,
     "model_type": "qwen3",
+    "rms_norm_eps": 0.01,
     "sliding_window": None,
     "tie_word_embeddings": True,
 }
@@ -179,7 +180,7 @@ def write_expected(name, config, seed):
         features["RoPE scaling"] = logits_of(folder, tokens, rope_parameters=plain)[1]
     if "rope_theta" in config and config["rope_theta"] != 10000.0 and not config.get("rope_scaling"):
         features["RoPE base"] = logits_of(folder, tokens, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})[1]
-    features["epsilon"] = logits_of(folder, tokens, rms_norm_eps=0.01)[1]
+    features["epsilon"] = logits_of(folder, tokens, rms_norm_eps=10 * max(config["rms_norm_eps"], 0.001))[1]
     if config["model_type"] == "qwen2":
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith("bias"):

@@ -218,7 +218,7 @@ struct TinyCache {
     }
   }
 
-  /// Moves the tokens from position `last` on to `first`.
+  /// Moves the tokens from position `last` on to `first`, keys as they are.
   void erase(Index first, Index last) {
     const Index tokens = std::ssize(computed.front());
     for (std::size_t layer = 0; layer < keys.size(); ++layer) {

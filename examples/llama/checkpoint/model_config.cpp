@@ -125,9 +125,9 @@ void check_supported(const Fields& fields, Family family) {
   // transformers has a default for a missing activation, and fails for null.
   if (const Json* act = fields.find("hidden_act"); act != nullptr && *act != "silu" && *act != "swish")
     fields.unsupported("hidden_act", *act, "\"silu\" and its other name \"swish\"");
-  if (family == Family::llama || family == Family::qwen3)
-    for (const char* name : {"attention_bias", "mlp_bias"})
-      if (fields.flag(name)) fields.unsupported(name, true, "false");
+  const bool may_have_bias = family == Family::llama || family == Family::qwen3;
+  if (may_have_bias && fields.flag("attention_bias")) fields.unsupported("attention_bias", true, "false");
+  if (family == Family::llama && fields.flag("mlp_bias")) fields.unsupported("mlp_bias", true, "false");
   if (fields.has("quantization_config"))
     fields.unsupported("quantization_config", *fields.find("quantization_config"),
                        "weights that are not quantized (F32, F16, BF16)");
@@ -153,10 +153,12 @@ void read_shape(const Fields& fields, Family family, ModelConfig& config) {
     reject(fields.place(), "field \"num_attention_heads\" is {}, expected a multiple of \"num_key_value_heads\" ({})",
            config.heads, config.kv_heads);
 
-  if (fields.has("head_dim")) {
-    config.head_dim = fields.integer("head_dim", 2, Limits::head_dim);
+  // transformers takes null as missing, but of Qwen3, whose heads have a default.
+  const Json* head_dim = fields.find("head_dim");
+  if (head_dim && (!head_dim->is_null() || family == Family::qwen3)) {
+    config.head_dim = fields.integer("head_dim", *head_dim, 2, Limits::head_dim);
   } else if (family == Family::qwen3) {
-    config.head_dim = 128;  // transformers' default
+    config.head_dim = 128;
   } else {
     if (config.hidden_size % config.heads != 0)
       reject(fields.place(), "field \"hidden_size\" is {}, expected a multiple of \"num_attention_heads\" ({})",

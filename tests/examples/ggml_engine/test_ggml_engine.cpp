@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
@@ -16,6 +18,7 @@
 #include "lazyllm/check.hpp"
 #include "tests/examples/ggml_engine/gguf_file.hpp"
 #include "tests/examples/llama/files.hpp"
+#include "tests/examples/llama/model/small_models.hpp"
 #include "tests/examples/llama/process.hpp"
 #include "tests/support/source_folder.hpp"
 
@@ -25,23 +28,22 @@ using llama::test::TemporaryFolder;
 
 namespace {
 
-/// The embedded model, as a Hugging Face checkpoint and as GGUF. For `qwen2` it gets biases, for `qwen3`
-/// norms of heads.
+/// The embedded model, as a Hugging Face checkpoint and as GGUF. For `qwen2` it gets biases, for `qwen3` norms of
+/// heads.
 struct Embedded {
   explicit Embedded(GgufModel options = {}) {
     const llama::Checkpoint checkpoint(lazyllm::test::source_folder() / "examples/models/tiny");
     config = checkpoint.config();
     config.qkv_bias = options.architecture == "qwen2";
     config.qk_norm = options.architecture == "qwen3";
-    added = std::make_shared<std::vector<float>>(static_cast<std::size_t>(config.hidden_size));
-    std::mt19937 generator(3);
-    const float middle = config.qk_norm ? 1.5F : 0;
-    for (float& value : *added) value = middle + 0.25F * std::normal_distribution<float>()(generator);
     weights = [checkpoint, added = added](const std::string& name, const std::vector<Index>& shape) {
-      if (name.ends_with(".bias") || name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")) {
-        return llama::Tensor{llama::DType::f32, shape, reinterpret_cast<const std::byte*>(added->data())};
-      }
-      return checkpoint.tensor(name, std::span<const Index>(shape));
+      const bool norm = name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight");
+      if (!norm && !name.ends_with(".bias")) return checkpoint.tensor(name, std::span<const Index>(shape));
+      std::vector<float>& values = (*added)[name];
+      values.resize(static_cast<std::size_t>(shape[0]));
+      std::mt19937 generator(static_cast<std::uint32_t>(std::hash<std::string>()(name)));
+      for (float& value : values) value = (norm ? 1.5F : 0) + 0.25F * std::normal_distribution<float>()(generator);
+      return llama::Tensor{llama::DType::f32, shape, reinterpret_cast<const std::byte*>(values.data())};
     };
     path = folder.path() / "model.gguf";
     GgufWriter(config, weights, std::move(options)).write(path);
@@ -49,7 +51,9 @@ struct Embedded {
 
   TemporaryFolder folder;
   llama::ModelConfig config;
-  std::shared_ptr<std::vector<float>> added;
+  /// Weights that the embedded model does not have, by their names.
+  std::shared_ptr<std::map<std::string, std::vector<float>>> added =
+      std::make_shared<std::map<std::string, std::vector<float>>>();
   llama::WeightSource weights;
   std::string path;
 };
@@ -178,6 +182,26 @@ TEST_CASE("dense: logits equal llama.cpp's bit for bit") {
       }
     }
   }
+}
+
+TEST_CASE("dense: heads that are wider than the hidden rows, and a file that does not say how wide they are") {
+  const auto check = [](const std::string& path, Index hidden_size, Index head_dim) {
+    const Model model(path);
+    CHECK(model.shape().hidden_size == hidden_size);
+    CHECK(model.shape().head_dim == head_dim);
+    const Room small{.context = 100, .rows = 128, .queries = 40, .threads = 1};
+    DenseEngine engine(model, small);
+    LlamaCpp reference(path, small);
+    std::vector<std::int32_t> tokens = random_tokens(80);
+    for (std::int32_t& token : tokens) token %= 97;
+    CHECK(largest_difference(engine.run(tokens), reference.run(tokens)) == 0);
+  };
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "qwen3.gguf";
+  const llama::Checkpoint checkpoint = llama::test::small_model("qwen3_4_layers");
+  GgufWriter(checkpoint.config(), llama::weights_of(checkpoint), {.architecture = "qwen3"}).write(path);
+  check(path, 32, 16);
+  check(Embedded({.left_out = {"attention.key_length", "attention.value_length"}}).path, 128, 32);
 }
 
 TEST_CASE("keeping everything equals the dense engine bit for bit") {

@@ -212,10 +212,10 @@ class Convert(unittest.TestCase):
         self.assertNotIn("chat_template", settings)
         self.assertEqual(self.json("generation_config.json"), {"bos_token_id": None, "eos_token_id": [0]})
 
-    def test_without_a_width_of_heads_config_has_none(self):
+    def test_without_a_width_of_heads_it_is_that_of_the_hidden_rows_over_the_heads(self):
         self.write(tensors()[1], head_width=None)
         self.convert_well()
-        self.assertNotIn("head_dim", self.json("config.json"))
+        self.assertEqual(self.json("config.json")["head_dim"], HIDDEN // HEADS)
 
     def test_what_is_not_known_is_refused_by_name(self):
         stored = tensors()[1]
@@ -227,6 +227,15 @@ class Convert(unittest.TestCase):
         self.expect_refused('tokenizer.ggml.model is "llama", known: gpt2')
         self.write({**stored, "rope_freqs.weight": weights(WIDTH // 2)})
         self.expect_refused("rope_freqs.weight", "Llama 3.1")
+        qwen3 = tensors("qwen3")[1]
+        norm = "blk.1.attn_k_norm.weight"
+        for architecture in ("llama", "qwen2"):
+            self.write({**stored, norm: weights(WIDTH)}, architecture=architecture)
+            self.expect_refused(f"{norm}: a tensor that is not known of {architecture}")
+        self.write({**qwen3, "blk.0.attn_q.bias": weights(HEADS * WIDTH)}, architecture="qwen3", pre="qwen2")
+        self.expect_refused("blk.0.attn_q.bias: a tensor that is not known of qwen3")
+        self.write({name: rows for name, rows in qwen3.items() if name != norm}, architecture="qwen3", pre="qwen2")
+        self.expect_refused("blk.1 has no norms of heads, which qwen3 has")
         self.write({**stored, "blk.0.ffn_gate_exps.weight": weights(2, FEED_FORWARD, HIDDEN)})
         self.expect_refused("blk.0.ffn_gate_exps.weight")
         self.write(stored, more=[lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)])

@@ -211,6 +211,8 @@ TEST_CASE("Qwen3 has norms of heads instead of biases, heads of 128 where it doe
   CHECK_FALSE(read(llama_json(windowed)).sliding_window);
   CHECK(read(llama_json(windowed + Json{{"max_window_layers", 0}})).sliding_window == 32);
   rejects_config(llama_json(qwen3 + Json{{"attention_bias", true}}), {"\"attention_bias\" is true"});
+  CHECK_NOTHROW(read(llama_json(qwen3 + Json{{"mlp_bias", true}})));  // Qwen3 does not know it
+  rejects_config(llama_json(qwen3 + Json{{"head_dim", nullptr}}), {"\"head_dim\" is null"});
 }
 
 TEST_CASE("without architectures the family is that of model_type") {

@@ -22,6 +22,7 @@
 #include "examples/llama/tokenizer/tokenizer.hpp"
 #include "tests/examples/llama/embedded_model.hpp"
 #include "tests/examples/llama/model/relative_error.hpp"
+#include "tests/examples/llama/model/small_models.hpp"
 #include "tests/support/runs.hpp"
 #include "tests/support/source_folder.hpp"
 
@@ -30,17 +31,10 @@
 
 namespace llama::test {
 
-inline Checkpoint small_checkpoint(const std::string& name) {
-  return Checkpoint(lazyllm::test::source_folder() / "tests/reference/fixtures/lazyllm/models" / name);
-}
-
-inline constexpr const char* small_checkpoints[] = {"mha_4_layers", "gqa2_6_layers", "qwen2_5_layers",
-                                                    "llama3_4_layers"};
-
 /// The same model on both sides, in f32.
 struct Pair {
   explicit Pair(const std::string& name) {
-    const Checkpoint checkpoint = small_checkpoint(name);
+    const Checkpoint checkpoint = small_model(name);
     cpu = open_model(checkpoint.config(), weights_of(checkpoint), {.device = "cpu", .dtype = "f32", .threads = 1});
     cuda = open_cuda_model_f32(checkpoint.config(), weights_of(checkpoint));
   }
@@ -113,7 +107,7 @@ inline Index check_equal_runs(const Pair& models, const Pruner& pruner, std::mt1
 
 TEST_CASE("CUDA host: dense logits equal the CPU's, of prompts, tokens and turns") {
   std::mt19937 random(1);
-  for (const char* name : small_checkpoints) {
+  for (const char* name : small_models) {
     CAPTURE(name);
     const Pair models(name);
     const auto cpu = models.cpu->dense(40);
@@ -175,7 +169,7 @@ TEST_CASE("CUDA host: the embedded model answers as on the CPU, dense and pruned
 
 TEST_CASE("CUDA host: log probabilities equal the CPU's") {
   std::mt19937 random(4);
-  for (const char* name : small_checkpoints) {
+  for (const char* name : small_models) {
     const Pair models(name);
     for (const Index count : {2, 66}) {
       const std::vector<TokenId> tokens = random_tokens(random, count, models.cpu->config().vocab);
@@ -195,7 +189,7 @@ inline void check_random_runs(int runs) {
   Index revived = 0;
   for (int run = 0; run < runs; ++run) {
     CAPTURE(run);
-    const Pair models(small_checkpoints[run % std::ssize(small_checkpoints)]);
+    const Pair models(small_models[run % std::ssize(small_models)]);
     const Pruner pruner = random_pruner(random, models.cpu->config().layers);
     const Index prompt = 3 + static_cast<Index>(random() % 18);
     const Index page_size = run % 2 == 0 ? 0 : 4;
@@ -406,7 +400,7 @@ TEST_CASE("CUDA host: a step that does not fit or names an unknown token changes
 }
 
 TEST_CASE("CUDA host: a missing weight and one of the wrong shape are reported") {
-  const Checkpoint checkpoint = small_checkpoint("mha_4_layers");
+  const Checkpoint checkpoint = small_model("mha_4_layers");
   ModelConfig wider = checkpoint.config();
   wider.intermediate_size += 2;
   CHECK_THROWS_WITH(open_cuda_model_f32(wider, weights_of(checkpoint)), doctest::Contains("mlp.gate_proj.weight"));

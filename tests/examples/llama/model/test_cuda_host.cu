@@ -27,9 +27,9 @@ TEST_CASE("CUDA host: logits equal those of Hugging Face transformers in f32, an
 
 TEST_CASE("CUDA host: bf16 logits are within 2e-2 of the CPU's bf16 logits") {
   std::mt19937 random(8);
-  for (const char* name : small_checkpoints) {
+  for (const char* name : small_models) {
     CAPTURE(name);
-    const Checkpoint checkpoint = small_checkpoint(name);
+    const Checkpoint checkpoint = small_model(name);
     const auto cpu = open_model(checkpoint.config(), weights_of(checkpoint), {"cpu", "bf16", 1});
     const auto cuda = open_cuda_model_bf16(checkpoint.config(), weights_of(checkpoint));
     const auto cpu_decoder = cpu->dense(64);

@@ -145,7 +145,7 @@ TEST_CASE("CUDA host: without memory a step leaves a sequence that can go on") {
 }
 
 TEST_CASE("CUDA host: without memory for weights or K/V the message says how much is needed") {
-  const Checkpoint checkpoint = small_checkpoint("mha_4_layers");
+  const Checkpoint checkpoint = small_model("mha_4_layers");
   emulation::fail_allocation_after(5);
   CHECK_THROWS_WITH_AS(open_cuda_model_f32(checkpoint.config(), weights_of(checkpoint)),
                        doctest::Contains("the model's weights need 1 MiB on the device: cudaMallocAsync of "),

@@ -41,7 +41,7 @@ std::string chat_error(const ChatFolder& folder) {
 
 TEST_CASE("a prompt in a model's chat template has the text and the ids of transformers' apply_chat_template") {
   const json cases = chat_cases();
-  REQUIRE(cases.size() == 28);
+  REQUIRE(cases.size() == 29);
   for (const json& chat_case : cases) {
     CAPTURE(chat_case["name"]);
     const ChatFolder folder(chat_case);
