@@ -334,6 +334,8 @@ run_short() {
 serving_cases=(
   "smollm2 auto:1.5x"
   "smollm2 @examples/models/presets/smollm2.json#2.34x"
+  "qwen2.5-coder-0.5b auto:1.5x"
+  "qwen2.5-coder-0.5b @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
 )
 
 run_serving() {
