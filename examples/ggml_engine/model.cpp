@@ -144,7 +144,7 @@ Shape read_shape(const File& file) {
   shape.norm_epsilon = file.positive(name + ".attention.layer_norm_rms_epsilon");
   shape.rope_base = file.positive(name + ".rope.freq_base", 10000);
   shape.rope_mode = name == "llama" ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX;
-  shape.head_norms = name == "qwen3";
+  shape.qk_norm = name == "qwen3";
   if (shape.heads % shape.kv_heads != 0) {
     file.fail("{} query heads are no multiple of {} key heads", shape.heads, shape.kv_heads);
   }
@@ -196,7 +196,7 @@ Model::Model(const std::string& path) {
   const auto [hidden_size, kv_width, query_width] =
       std::tuple(shape_.hidden_size, shape_.kv_width(), shape_.heads * shape_.head_dim);
   const auto head_norm = [&](const std::string& name) {
-    return shape_.head_norms ? norm(name, shape_.head_dim) : nullptr;
+    return shape_.qk_norm ? norm(name, shape_.head_dim) : nullptr;
   };
   ggml_tensor* const rope_factors = optional("rope_freqs.weight", shape_.head_dim / 2);
   for (Index l = 0; l < shape_.layers; ++l) {

@@ -15,14 +15,14 @@ struct Shape {
   Index layers = 0, hidden_size = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate_size = 0, context = 0,
         vocabulary = 0;
   float norm_epsilon = 0, rope_base = 0, rope_scale = 1;
-  int rope_mode = 0;        ///< of ggml: which elements of a head turn together
-  bool head_norms = false;  ///< each head of the queries and keys is normalised before it turns
+  int rope_mode = 0;     ///< of ggml: which elements of a head turn together
+  bool qk_norm = false;  ///< each head of the queries and keys is normalised before it turns
 
   Index kv_width() const { return kv_heads * head_dim; }  ///< elements of K, or of V, of a token
 };
 
-/// The weights of a layer, of the types that the file has. Biases, `rope_factors` and the norms of the
-/// heads may be null.
+/// The weights of a layer, of the types that the file has. Biases, `rope_factors` and the norms of the heads may be
+/// null.
 struct Layer {
   ggml_tensor *attention_norm, *query, *key, *value, *query_bias, *key_bias, *value_bias, *query_norm, *key_norm;
   ggml_tensor *rope_factors, *output;

@@ -23,7 +23,12 @@ BLOCK_NAMES = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}  # of Qwen3
+# What a layer has beside the weights above.
+MORE_NAMES = {
+    "llama": {},
+    "qwen2": {"attn_q.bias": "self_attn.q_proj.bias", "attn_k.bias": "self_attn.k_proj.bias",
+              "attn_v.bias": "self_attn.v_proj.bias"},
+    "qwen3": {"attn_q_norm.weight": "self_attn.q_norm.weight", "attn_k_norm.weight": "self_attn.k_norm.weight"}}
 NAMES = {
     "token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight"}
@@ -102,14 +107,11 @@ def hugging_face_name(name, architecture):
         return NAMES[name]
     if name == "rope_freqs.weight":
         raise Unsupported("rope_freqs.weight: the rotary scaling of Llama 3.1 is not converted")
-    parts = name.split(".")
-    names = BLOCK_NAMES | (HEAD_NORMS if architecture == "qwen3" else {})
-    has_bias = architecture == "qwen2" and parts[2:3] and parts[2] in ("attn_q", "attn_k", "attn_v")
-    kinds = ("weight", "bias") if has_bias else ("weight",)
-    if len(parts) != 4 or parts[0] != "blk" or parts[2] not in names or parts[3] not in kinds:
+    names = {f"{part}.weight": f"{known}.weight" for part, known in BLOCK_NAMES.items()} | MORE_NAMES[architecture]
+    block, layer, rest = [*name.split(".", 2), "", ""][:3]
+    if block != "blk" or rest not in names:
         raise Unsupported(f"{name}: a tensor that is not known of {architecture}")
-    _, layer, part, kind = parts
-    return f"model.layers.{layer}.{names[part]}.{kind}"
+    return f"model.layers.{layer}.{names[rest]}"
 
 
 def shape(tensor):
@@ -158,11 +160,13 @@ def config(metadata, tied):
         "num_key_value_heads": metadata.key_heads(), "hidden_act": "silu",
         "max_position_embeddings": m("context_length"),
         "rms_norm_eps": metadata.decimal("attention.layer_norm_rms_epsilon"),
-        "rope_theta": metadata.decimal("rope.freq_base", 10000), "vocab_size": len(metadata.tokenizer("tokens")), "head_dim": metadata.head_dim(),
+        "rope_theta": metadata.decimal("rope.freq_base", 10000), "vocab_size": len(metadata.tokenizer("tokens")),
+        "head_dim": metadata.head_dim(),
         "tie_word_embeddings": tied, "bos_token_id": metadata.tokenizer("bos_token_id", None),
         "eos_token_id": metadata.tokenizer("eos_token_id", None), "torch_dtype": "bfloat16"}
-    if m("attention.value_length", metadata.head_dim()) != metadata.head_dim():
-        raise Unsupported(f"attention.value_length is {m('attention.value_length')}, known: {metadata.head_dim()}, that of the keys")
+    width = metadata.head_dim()
+    if m("attention.value_length", width) != width:
+        raise Unsupported(f"attention.value_length is {m('attention.value_length')}, known: {width}, that of the keys")
     if architecture != "llama":
         content["use_sliding_window"] = False
     return content
@@ -204,10 +208,9 @@ def convert(gguf, out):
     reader = opened(gguf)
     metadata = Metadata(reader)
     names = [hugging_face_name(tensor.name, metadata.architecture) for tensor in reader.tensors]
-    for norm in HEAD_NORMS.values() if metadata.architecture == "qwen3" else ():
-        for layer in range(metadata.model("block_count")):
-            if f"model.layers.{layer}.{norm}.weight" not in names:
-                raise Unsupported(f"blk.{layer} has no norms of heads, which qwen3 has")
+    for layer in range(metadata.model("block_count") if metadata.architecture == "qwen3" else 0):
+        if any(f"model.layers.{layer}.{norm}" not in names for norm in MORE_NAMES["qwen3"].values()):
+            raise Unsupported(f"blk.{layer} has no norms of heads, which qwen3 has")
     tokens = metadata.tokenizer("tokens")
     bos, eos = metadata.tokenizer("bos_token_id", None), metadata.tokenizer("eos_token_id", None)
     # Chat models end a turn with EOS, and a text with the token that separated texts in training.

@@ -106,19 +106,12 @@ class NaiveLazy {
     return result;
   }
 
-  void truncate(Index tokens) {
-    // Where the last prompt is cut, or gone, the prompt ends at the new end.
-    if (tokens > 0 && tokens < tokens_ - decoded_tokens(tokens_)) decoded_[size(tokens - 1)] = false;
-    tokens_ = tokens;
-    decoded_.resize(size(tokens));
-    if (tokens == 0) steps_ = 0;
-    for (auto& layer : kv_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
-    for (auto& layer : aux_) layer.erase(layer.lower_bound(static_cast<Position>(tokens)), layer.end());
-  }
+  void truncate(Index tokens) { erase(tokens, tokens_); }
 
   /// Drops the tokens [first, last); those behind move to `first`.
   void erase(Index first, Index last) {
     const Index prompt_end = tokens_ - decoded_tokens(tokens_);
+    // Where the end of the last prompt is cut off, the prompt ends at `first`.
     if (0 < first && first < prompt_end && prompt_end <= last) decoded_[size(first - 1)] = false;
     decoded_.erase(decoded_.begin() + first, decoded_.begin() + last);
     tokens_ -= last - first;

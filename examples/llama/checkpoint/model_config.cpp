@@ -1,7 +1,11 @@
 #include "examples/llama/checkpoint/model_config.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <vector>
 
 #include "examples/llama/base.hpp"
 #include "examples/llama/checkpoint/error.hpp"
@@ -98,7 +102,11 @@ constexpr bool is_qwen(Family family) { return family == Family::qwen2 || family
 
 /// The family is that of "architectures"; a file without it has it from "model_type".
 Family read_family(const Fields& fields, ModelConfig& config) {
-  constexpr std::string_view architectures = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+  const auto names = [](std::string_view KnownFamily::*name) {
+    std::vector<std::string_view> all;
+    for (const KnownFamily& known : known_families) all.push_back(known.*name);
+    return fmt::format("{}", fmt::join(all, ", "));
+  };
   if (!fields.has("architectures")) {
     if (!fields.has("model_type"))
       reject(fields.place(), "field \"architectures\" is missing, and so is \"model_type\"");
@@ -108,16 +116,16 @@ Family read_family(const Fields& fields, ModelConfig& config) {
       config.architecture = known.architecture;
       return known.family;
     }
-    fields.unsupported("model_type", type, "llama, mistral, qwen2, qwen3");
+    fields.unsupported("model_type", type, names(&KnownFamily::model_type));
   }
   const Json& list = *fields.find("architectures");
   if (!list.is_array() || list.size() != 1 || !list[0].is_string())
-    fields.unsupported("architectures", list, fmt::format("a list of one of {}", architectures));
+    fields.unsupported("architectures", list, fmt::format("a list of one of {}", names(&KnownFamily::architecture)));
   config.architecture = list[0].get<std::string>();
   for (const KnownFamily& known : known_families) {
     if (config.architecture == known.architecture) return known.family;
   }
-  fields.unsupported("architectures", list, architectures);
+  fields.unsupported("architectures", list, names(&KnownFamily::architecture));
 }
 
 /// Refuses what would silently give other results.

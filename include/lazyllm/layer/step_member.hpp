@@ -91,8 +91,10 @@ struct StepMember {
   /// here and those that the selection lists. `protect` is scratch memory.
   void list_unranked(Positions keys, Depth depth, std::vector<Position>& protect, std::vector<Index>& list) const {
     const bool all = !ends_at(depth) || selection.kind == Selection::Kind::all;
-    protect.assign(selection.protect.begin(), selection.protect.end());
-    std::ranges::sort(protect);
+    if (!all) {
+      protect.assign(selection.protect.begin(), selection.protect.end());
+      std::ranges::sort(protect);
+    }
     list.clear();
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (all || !pruned_here(keys[i], depth) || std::ranges::binary_search(protect, keys[i])) {
