@@ -230,9 +230,11 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
     def test_serving(self):
         done = self.run_script("serving", LAZYLLM_TEST_DATA="data")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(self.calls()[0].split(" --json=")[0], "--schedule auto:1.5x --model /models/smollm2 --data data/longbench "
-                                                               "--dtype bf16 --threads 2 --slots 4 --load 80 --prompt-tokens 2048 --conversations 8")
-        self.assertEqual(len(self.calls()), 2)
+        self.assertEqual([call.split(" --json=")[0] for call in self.calls()],
+                         [f"--schedule {schedule} --model /models/{model} --data data/longbench "
+                          "--dtype bf16 --threads 2 --slots 4 --load 80 --prompt-tokens 2048 --conversations 8"
+                          for model in ("smollm2", "qwen2.5-coder-0.5b")
+                          for schedule in ("auto:1.5x", f"@examples/models/presets/{model}.json#2.34x")])
         document = self.document()
         for load in ("all at once", "80 %"):
             self.assertIn(f"| tiny | `@presets/tiny.json#3x` | {load} | 6.0 → 9.0 | 3.00 → 3.00 | 5.00 → 5.00 | 0.30 → 0.30 | 0.40 → 0.40 | "
