@@ -4,8 +4,8 @@
 set -euo pipefail
 field() { lscpu | sed -n "s/^ *$1: *//p" | head -1; }
 isa=
-for feature in avx2 avx512f avx512_bf16 avx512_vnni amx_bf16 amx_int8; do
+for feature in avx2 avx512f avx512_bf16 avx512_vnni amx_bf16 amx_int8 asimd sve; do
   if grep -qw "$feature" /proc/cpuinfo; then isa+=" $feature"; fi
 done
 family=$(field 'CPU family')
-echo "$(field 'Model name')${family:+ (family $family, model $(field Model))}, $(nproc) cores, ISA:${isa:- none of AVX}"
+echo "$(field 'Model name')${family:+ (family $family, model $(field Model))}, $(nproc) cores, ISA:${isa:- none that is known here}"

@@ -33,7 +33,8 @@ case $machine in
   *amx_bf16*) section=-amx isas=(ALL AVX512_CORE AVX2) ;;
   *avx512_bf16*) section='' isas=(ALL AVX512_CORE AVX2) ;;
   *avx512f*) section=-avx512 isas=(ALL AVX2) ;;
-  *) section=-avx2 isas=(ALL) ;;
+  *avx2*) section=-avx2 isas=(ALL) ;;
+  *) echo "run.sh: docs/benchmarks.md has no tables for $machine, expected AVX2 or better" >&2; exit 1 ;;
 esac
 has_isa() { [[ " ${isas[*]} " == *" $1 "* ]]; }
 for kind in "$@"; do

@@ -1,6 +1,8 @@
 #include "support/cuda_emulation.hpp"
 
+#ifdef __x86_64__
 #include <xmmintrin.h>
+#endif
 // The same tests as on a device; and what only the emulation can make happen.
 #include "backend/cuda_cases.hpp"
 
@@ -295,13 +297,27 @@ TEST_CASE("cuda: an error that cannot be thrown is not left for the next call") 
 /// Makes this thread take denormal numbers for 0, as code does that is compiled with -ftz=true or --use_fast_math.
 class FlushDenormals {
  public:
-  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  FlushDenormals() : before_(control()) { control(before_ | flush); }
   FlushDenormals(const FlushDenormals&) = delete;
   FlushDenormals& operator=(const FlushDenormals&) = delete;
-  ~FlushDenormals() { _mm_setcsr(before_); }
+  ~FlushDenormals() { control(before_); }
 
  private:
-  unsigned before_;
+#ifdef __x86_64__
+  static constexpr std::uint64_t flush = 0x8040;
+  static std::uint64_t control() { return _mm_getcsr(); }
+  static void control(std::uint64_t word) { _mm_setcsr(static_cast<unsigned>(word)); }
+#else
+  static constexpr std::uint64_t flush = std::uint64_t{1} << 24;
+  static std::uint64_t control() {
+    std::uint64_t word;
+    asm volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
+  }
+  static void control(std::uint64_t word) { asm volatile("msr fpcr, %0" ::"r"(word)); }
+#endif
+
+  std::uint64_t before_;
 };
 
 TEST_CASE("cuda: the same tokens are kept and pooled where denormal numbers are flushed") {

@@ -91,7 +91,7 @@ class Arena {
   }
 
  private:
-  static constexpr std::size_t page = 4096;
+  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   static constexpr std::size_t size = std::size_t{1} << 36;
   // What is left of a pointer after its lower half has been written over still points into the range.
   static constexpr std::size_t alignment = std::size_t{1} << 32;
@@ -434,9 +434,14 @@ void fill_shared(std::size_t shared) {
 }
 
 void check_pointers(std::span<const std::uint64_t> words) {
-  // Linux puts the memory of programs at such addresses, and the sanitizers their own below.
+  // Linux puts the memory of programs at such addresses: on x86 at the upper ones, and the sanitizers their own below.
+#ifdef __x86_64__
   constexpr std::uint64_t first = std::uint64_t{0x55} << 40;
   constexpr std::uint64_t last = std::uint64_t{1} << 47;
+#else
+  constexpr std::uint64_t first = std::uint64_t{1} << 32;
+  constexpr std::uint64_t last = std::uint64_t{1} << 48;
+#endif
   for (const std::uint64_t word : words) {
     if (word < first || word >= last) continue;
     const auto* const memory = reinterpret_cast<const void*>(word);

@@ -16,7 +16,8 @@
 #include "support/plain_scores.hpp"
 
 /// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in
-/// the batch. The reference engine of the tests.
+/// the batch. Nor on the caller: no function is inlined, since compilers fuse multiplications with additions otherwise
+/// in one copy than in another. The reference engine of the tests.
 namespace lazyllm::test {
 
 struct TinyShape {
@@ -74,7 +75,7 @@ class TinyModel {
   };
 
   template <class T>
-  Qkv project(Index layer, Position position, const T* hidden) const {
+  [[gnu::noinline]] Qkv project(Index layer, Position position, const T* hidden) const {
     const Vector x = normalised(hidden);
     const Layer& w = layers_[at(layer)];
     Qkv result{times(w.query, x), times(w.key, x), times(w.value, x)};
@@ -85,8 +86,8 @@ class TinyModel {
 
   /// Adds the attention of `query` over the keys and values, given as pointers to `[kv_width]`, to `hidden`.
   template <class T, class K>
-  void attend(Index layer, const Vector& query, const std::vector<const K*>& keys, const std::vector<const K*>& values,
-              T* hidden) const {
+  [[gnu::noinline]] void attend(Index layer, const Vector& query, const std::vector<const K*>& keys,
+                                const std::vector<const K*>& values, T* hidden) const {
     Vector mixed(at(shape_.hidden_size()), 0);
     for (Index head = 0; head < shape_.heads; ++head) {
       const Vector p = probabilities(query, keys, head);
@@ -101,20 +102,20 @@ class TinyModel {
 
   /// `adapter` is what a request changes of the weights, 0 for nothing.
   template <class T>
-  void feed_forward(Index layer, T* hidden, float adapter = 0) const {
+  [[gnu::noinline]] void feed_forward(Index layer, T* hidden, float adapter = 0) const {
     Vector x = times(layers_[at(layer)].up, normalised(hidden));
     for (float& value : x) value = (1 + adapter) * value / (1 + std::exp(-value));
     add(times(layers_[at(layer)].down, x), hidden);
   }
 
   template <class T>
-  Vector logits(const T* hidden) const {
+  [[gnu::noinline]] Vector logits(const T* hidden) const {
     return times(output_, normalised(hidden));
   }
 
   /// Attention probabilities of `query`: `[heads x keys]`.
   template <class K>
-  Vector probabilities(const Vector& query, const std::vector<const K*>& keys) const {
+  [[gnu::noinline]] Vector probabilities(const Vector& query, const std::vector<const K*>& keys) const {
     Vector all;
     for (Index head = 0; head < shape_.heads; ++head) {
       const Vector p = probabilities(query, keys, head);
@@ -132,7 +133,7 @@ class TinyModel {
   Index kv_offset(Index head) const { return head / (shape_.heads / shape_.kv_heads) * shape_.head_dim; }
 
   template <class K>
-  Vector probabilities(const Vector& query, const std::vector<const K*>& keys, Index head) const {
+  [[gnu::noinline]] Vector probabilities(const Vector& query, const std::vector<const K*>& keys, Index head) const {
     Vector p;
     float highest = -std::numeric_limits<float>::infinity();
     for (const K* key : keys) {

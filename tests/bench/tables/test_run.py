@@ -115,6 +115,13 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
         return subprocess.run(["bash", "bench/run.sh", *kinds], cwd=self.folder, capture_output=True, text=True,
                               env=OUTER | environment)
 
+    def test_a_processor_without_tables_is_refused(self):
+        done = self.run_script("overhead", ISA="asimd")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("docs/benchmarks.md has no tables for Some, 2 cores, ISA: asimd, expected AVX2 or better", done.stderr)
+        self.assertEqual(self.calls(), [])
+        self.assertEqual(self.document(), DOCUMENT)
+
     def calls(self):
         path = self.folder / "build/release/bin/calls"
         return path.read_text().splitlines() if path.exists() else []

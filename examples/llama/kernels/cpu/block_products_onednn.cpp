@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "examples/llama/kernels/cpu/block_products.hpp"
+#include "examples/llama/kernels/cpu/isa.hpp"
 
 namespace llama {
 namespace {
@@ -94,13 +95,6 @@ Product& product(const Shape& shape) {
   return products.try_emplace(shape, shape).first->second;
 }
 
-/// oneDNN computes with bfloat16 on AVX-512 without instructions for it, too, at a third of float's rate.
-template <class S>
-bool has_instructions() {
-  constexpr auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return std::is_same_v<S, float> || (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bf16) == bf16;
-}
-
 }  // namespace
 
 template <class S>
@@ -108,8 +102,9 @@ bool OneDnnProducts<S>::supported() {
   static const bool known = [] {
     try {
       // Of oneDNN's matrix products only those on blocks, brgemm, sum up every row in the same order wherever it
-      // stands.
-      return has_instructions<S>() &&
+      // stands: on x86, elsewhere that is not known. It computes with bfloat16 on AVX-512 without instructions for it,
+      // too, at a third of float's rate.
+      return usable(std::is_same_v<S, float> ? Isa::avx2 : Isa::avx512_bf16) &&
              Product({type_of<S>, 128, 64, max_block_keys, true}).implementation().starts_with("brg");
     } catch (const dnnl::error&) {  // no such kernel
       return false;

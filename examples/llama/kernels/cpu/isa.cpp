@@ -23,6 +23,7 @@ bool processor_has(Isa isa) {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   switch (isa) {
+    case Isa::baseline: return true;
     case Isa::avx2: return avx2;
     case Isa::avx512: return avx2 && avx512;
     case Isa::avx512_vnni: return avx2 && avx512 && __builtin_cpu_supports("avx512vnni");
@@ -34,6 +35,7 @@ bool processor_has(Isa isa) {
 bool allowed([[maybe_unused]] Isa isa) {
 #ifdef LLAMA_HAS_ONEDNN
   switch (isa) {
+    case Isa::baseline: return true;
     case Isa::avx2: return allowed(dnnl::cpu_isa::avx2);
     case Isa::avx512: return allowed(dnnl::cpu_isa::avx512_core);
     case Isa::avx512_vnni: return allowed(dnnl::cpu_isa::avx512_core_vnni);
@@ -46,11 +48,11 @@ bool allowed([[maybe_unused]] Isa isa) {
 
 }  // namespace
 
-bool usable([[maybe_unused]] Isa isa) {
+bool usable(Isa isa) {
 #ifdef LLAMA_HAS_X86_KERNELS
   return processor_has(isa) && allowed(isa);
 #else
-  return false;
+  return isa == Isa::baseline;
 #endif
 }
 

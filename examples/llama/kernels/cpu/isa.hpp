@@ -5,8 +5,9 @@
 /// when the program runs.
 namespace llama {
 
-/// Those with kernels of their own. Each includes the ones before it, but avx512_bf16 not avx512_vnni.
-enum class Isa { avx2, avx512, avx512_vnni, avx512_bf16 };
+/// Those with kernels of their own. Each includes the ones before it, but avx512_bf16 not avx512_vnni. The baseline is
+/// what the build's compiler takes for granted.
+enum class Isa { baseline, avx2, avx512, avx512_vnni, avx512_bf16 };
 
 /// Whether this processor has it. Where the build has oneDNN, its variable ONEDNN_MAX_CPU_ISA leaves out the better
 /// ones here, too.

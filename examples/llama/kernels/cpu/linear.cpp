@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "examples/llama/kernels/cpu/packed_weights.hpp"
@@ -78,7 +77,6 @@ HostLinear<T>::HostLinear(std::span<const Tensor> weights, std::span<const Tenso
   weights_ = pack_for_onednn(unpacked, threads);
 #endif
   if (!weights_) weights_ = pack_in_panels(unpacked, threads);
-  if (!weights_) weights_ = pack_for_eigen(std::move(unpacked));
 }
 
 template <class T>

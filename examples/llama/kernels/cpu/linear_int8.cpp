@@ -38,9 +38,8 @@ constexpr Index piece_sums = Index{1} << 22;
 template <class T>
 class Int8Weights final : public PackedWeights {
  public:
-  Int8Weights(const UnpackedWeights<T>& from, PanelKernel kernel, int threads)
-      : kernel_(kernel),
-        scales_(static_cast<std::size_t>(from.out)),
+  Int8Weights(const UnpackedWeights<T>& from, int threads)
+      : scales_(static_cast<std::size_t>(from.out)),
         shifts_(static_cast<std::size_t>(from.out)),
         panels_(from.in, from.out, threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -134,7 +133,7 @@ class Int8Weights final : public PackedWeights {
     output.write<T>(results, width, row, rows, first, count);
   }
 
-  PanelKernel kernel_;
+  PanelKernel kernel_ = panel_kernel<std::int8_t>();
   std::vector<float> scales_;         // [out]
   std::vector<std::int32_t> shifts_;  // [out] 128 times the sum of an output's weights
   OwnPanels<std::int8_t> panels_;
@@ -144,12 +143,10 @@ class Int8Weights final : public PackedWeights {
 
 template <class T>
 std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads) {
-  const PanelKernel kernel = panel_kernel<std::int8_t>();
-  if (kernel == nullptr) fail("weights in int8 need AVX2, which this processor has not, or ONEDNN_MAX_CPU_ISA hides");
   // Sums of 255 * 127 must fit 31 bits.
   constexpr Index most = 65536;
   if (weights.in > most) fail("weights in int8 have ", weights.in, " inputs, allowed are at most ", most);
-  return std::make_unique<Int8Weights<T>>(weights, kernel, threads);
+  return std::make_unique<Int8Weights<T>>(weights, threads);
 }
 
 template std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<float>&, int);

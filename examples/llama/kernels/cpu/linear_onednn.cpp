@@ -112,7 +112,7 @@ class OneDnnWeights final : public PackedWeights {
   void multiply(const void* x, Index rows, const Output& output, int threads) const override {
     if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
       const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
-      multiply_panels<T>(few_rows_kernel_, panels, x, rows, output, threads);
+      multiply_panels(few_rows_kernel_, panels, static_cast<const T*>(x), rows, output, threads);
       return;
     }
     const OpenMpThreads scope(threads);
@@ -150,12 +150,9 @@ class OneDnnWeights final : public PackedWeights {
 
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads) {
-#ifdef LLAMA_HAS_X86_KERNELS
   // With less it is slower than the kernels for panels: in bf16 always, in f32 for up to some 256 rows. And its threads
-  // share the sums of a few rows in f32, whose bits then depend on how many threads there are. For that second reason a
-  // processor without AVX2, which has no kernel for panels, takes Eigen.
+  // share the sums of a few rows in f32, whose bits then depend on how many threads there are.
   if (!usable(std::is_same_v<T, float> ? Isa::avx512 : Isa::avx512_bf16)) return nullptr;
-#endif
   const OpenMpThreads scope(threads);
   // The layout that oneDNN chooses depends neither on the number of rows nor on the bias.
   const ProductShape usual{128, weights.in, weights.out, type_of<T>, type_of<T>, false, false, threads};

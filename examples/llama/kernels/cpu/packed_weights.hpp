@@ -64,17 +64,12 @@ struct UnpackedWeights {
 template <class T>
 std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeights<T>& weights, int threads);
 
-/// In panels, for `panel_kernel`. Returns null, and leaves `weights` alone, when there is none on this processor, or
-/// `in` is no multiple of `Panels<T>::depth`.
+/// In panels, for `panel_kernel`.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_in_panels(const UnpackedWeights<T>& weights, int threads);
 
-/// Takes over `weights`: Eigen packs while it multiplies.
-template <class T>
-std::unique_ptr<const PackedWeights> pack_for_eigen(UnpackedWeights<T> weights);
-
-/// Rounds weights to int8, a scale for each output. Throws `std::invalid_argument` where the processor has no kernel,
-/// and for more inputs than exact sums allow.
+/// Rounds weights to int8, a scale for each output. Throws `std::invalid_argument` for more inputs than exact sums
+/// allow.
 template <class T>
 std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads);
 
@@ -86,12 +81,13 @@ void multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
                    std::int32_t* sums, int threads);
 #endif
 
-/// Multiplies rows `x` of the weights' type, without gaps.
+/// Multiplies rows `x` of the weights' type. Between two of them is no gap but what fills up the last group.
 template <class T>
-void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const void* x, Index rows, const Output& output,
+void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const T* x, Index rows, const Output& output,
                      int threads) {
-  multiply_panels(kernel, weights, static_cast<const std::byte*>(x), weights.in * static_cast<Index>(sizeof(T)), rows,
-                  threads, [&](Index row, Index count, Index first, Index outputs, const float* sums) {
+  constexpr Index group_bytes = 4;
+  multiply_panels(kernel, weights, reinterpret_cast<const std::byte*>(x), weights.groups() * group_bytes, rows, threads,
+                  [&](Index row, Index count, Index first, Index outputs, const float* sums) {
                     output.write<T>(sums, Panels<T>::width, row, count, first, outputs);
                   });
 }

@@ -19,18 +19,24 @@
 // ends.
 
 namespace llama {
-
-#ifdef __x86_64__
 namespace {
 
-constexpr Index width = 64;                        ///< outputs of a panel
-constexpr Index stretch = 64, long_stretch = 256;  ///< groups of inputs, 16 and 64 KiB of a panel
+constexpr Index width = 64;  ///< outputs of a panel
 
 std::int32_t group_at(const std::byte* at) {
   std::int32_t group;
   std::memcpy(&group, at, sizeof(group));
   return group;
 }
+
+/// Calls `run.template operator()<height>()` if it is one of `heights`.
+template <int... heights, class Run>
+void with_height(Index height, const Run& run, std::integer_sequence<int, heights...>) {
+  ((height == heights ? run.template operator()<heights>() : void()), ...);
+}
+
+#ifdef __x86_64__
+constexpr Index stretch = 64, long_stretch = 256;  ///< groups of inputs, 16 and 64 KiB of a panel
 
 /// Calls `run.template operator()<height, passes>()` for tiles and passes that hold `rows`.
 template <class Run>
@@ -336,46 +342,128 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
           fetched += stretch_groups * step * columns / 2;
         }
       };
-      const auto choose = [&]<int... heights>(std::integer_sequence<int, heights...>) {
-        ((height == heights ? run.template operator()<heights>() : void()), ...);
-      };
-      choose(std::integer_sequence<int, 1, 2, 3, 4, 5, 6>());
+      with_height(height, run, std::integer_sequence<int, 1, 2, 3, 4, 5, 6>());
       row += height;
     }
   }
 }
 
 bool may_use(Isa isa, Isa best) { return isa <= best && usable(isa); }
+#endif
+
+// For every processor: vectors that compilers know without its instructions' names.
+using Floats = float __attribute__((vector_size(16)));
+using Numbers = std::int32_t __attribute__((vector_size(16)));
+using Groups = std::uint32_t __attribute__((vector_size(16)));
+
+/// What a group holds, each in a part of its own.
+struct PlainFloats {
+  using Sum = float;
+  using Vector = Floats;
+  static constexpr int parts = 1;
+  template <int>
+  static Vector of_weights(Groups floats) {
+    return (Vector)floats;
+  }
+  template <int part>
+  static Vector of_x(Groups group) {
+    return of_weights<part>(group);
+  }
+};
+
+struct PlainPairs : PlainFloats {
+  static constexpr int parts = 2;
+  template <int odd>
+  static Vector of_weights(Groups pairs) {
+    return (Vector)(odd == 0 ? pairs << 16 : pairs & 0xffff0000u);
+  }
+  template <int odd>
+  static Vector of_x(Groups pairs) {
+    return of_weights<odd>(pairs);
+  }
+};
+
+struct PlainFours {
+  using Sum = std::int32_t;
+  using Vector = Numbers;
+  static constexpr int parts = 4;
+  template <int part>
+  static Vector of_weights(Groups fours) {
+    return (Vector)(fours << (24 - 8 * part)) >> 24;
+  }
+  template <int part>
+  static Vector of_x(Groups fours) {
+    return (Vector)(fours >> (8 * part) & 0xffu);
+  }
+};
+
+/// `height` rows times 16 outputs.
+template <class Products, int height>
+void plain_pass(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride,
+                typename Products::Sum* sums) {
+  constexpr int columns = 4;
+  typename Products::Vector sum[height][columns] = {};
+  for (Index k = 0; k < groups; ++k) {
+    Groups weight[columns];
+    std::memcpy(weight, weights + k * width, sizeof(weight));
+    const auto add = [&]<int part>() {
+#pragma GCC unroll 8
+      for (int i = 0; i < height; ++i) {
+        const Groups group = Groups{} + static_cast<std::uint32_t>(group_at(x + i * x_stride + 4 * k));
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) {
+          sum[i][c] += Products::template of_x<part>(group) * Products::template of_weights<part>(weight[c]);
+        }
+      }
+    };
+    [&]<int... part>(std::integer_sequence<int, part...>) { (add.template operator()<part>(), ...); }
+    (std::make_integer_sequence<int, Products::parts>());
+  }
+  for (int i = 0; i < height; ++i) std::memcpy(sums + i * width, sum[i], sizeof(sum[i]));
+}
+
+template <class Products>
+void plain_kernel(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
+                  Index count, void* sums) {
+  constexpr Index most = 4;
+  const auto* const weights = static_cast<const std::uint32_t*>(panel) + first;
+  auto* const to = static_cast<typename Products::Sum*>(sums);
+  for (Index output = 0; output < count; output += 16) {
+    for (Index row = 0; row < rows; row += most) {
+      const auto run = [&]<int height>() {
+        plain_pass<Products, height>(weights + output, groups, x + row * x_stride, x_stride, to + row * width + output);
+      };
+      with_height(std::min(most, rows - row), run, std::integer_sequence<int, 1, 2, 3, 4>());
+    }
+  }
+}
 
 }  // namespace
 
 template <>
-PanelKernel panel_kernel<float>(Isa best) {
+PanelKernel panel_kernel<float>([[maybe_unused]] Isa best) {
+#ifdef __x86_64__
   if (may_use(Isa::avx512, best)) return kernel512<Floats512>;
-  return may_use(Isa::avx2, best) ? kernel256<Floats256> : nullptr;
+  if (may_use(Isa::avx2, best)) return kernel256<Floats256>;
+#endif
+  return plain_kernel<PlainFloats>;
 }
 template <>
-PanelKernel panel_kernel<Eigen::bfloat16>(Isa best) {
+PanelKernel panel_kernel<Eigen::bfloat16>([[maybe_unused]] Isa best) {
+#ifdef __x86_64__
   if (may_use(Isa::avx512_bf16, best)) return kernel512<Pairs512>;
   if (may_use(Isa::avx512, best)) return kernel512<WidenedPairs512>;
-  return may_use(Isa::avx2, best) ? kernel256<Pairs256> : nullptr;
+  if (may_use(Isa::avx2, best)) return kernel256<Pairs256>;
+#endif
+  return plain_kernel<PlainPairs>;
 }
 template <>
-PanelKernel panel_kernel<std::int8_t>(Isa best) {
+PanelKernel panel_kernel<std::int8_t>([[maybe_unused]] Isa best) {
+#ifdef __x86_64__
   if (may_use(Isa::avx512_vnni, best)) return kernel512<Fours512>;
-  return may_use(Isa::avx2, best) ? kernel256<Fours256> : nullptr;
-}
-
-#else
-
-template <class T>
-PanelKernel panel_kernel(Isa) {
-  return nullptr;
-}
-template PanelKernel panel_kernel<float>(Isa);
-template PanelKernel panel_kernel<Eigen::bfloat16>(Isa);
-template PanelKernel panel_kernel<std::int8_t>(Isa);
-
+  if (may_use(Isa::avx2, best)) return kernel256<Fours256>;
 #endif
+  return plain_kernel<PlainFours>;
+}
 
 }  // namespace llama

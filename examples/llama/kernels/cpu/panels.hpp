@@ -72,8 +72,8 @@ constexpr Index few_product_rows = 24;
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
-/// The fastest kernel, with AVX-512 (bfloat16: also AVX512-BF16, int8: only AVX512-VNNI) or AVX2, of those that are
-/// `usable` and for which `best` is enough; null if there is none. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
+/// The fastest kernel, with AVX-512 (bfloat16: also AVX512-BF16, int8: only AVX512-VNNI), AVX2 or the baseline, of
+/// those that are `usable` and for which `best` is enough. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
 template <class T>
 PanelKernel panel_kernel(Isa best = Isa::avx512_bf16);
 

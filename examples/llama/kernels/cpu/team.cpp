@@ -28,6 +28,8 @@ void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old)
     if (value.load(std::memory_order_acquire) != old) return;
 #ifdef __x86_64__
     _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");  // a pause of a few cycles, too
 #endif
   }
   value.wait(old, std::memory_order_acquire);

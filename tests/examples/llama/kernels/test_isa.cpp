@@ -49,6 +49,7 @@ bool expected(Level level) { return level <= allowed() && has(level); }
 }  // namespace
 
 TEST_CASE("the best instruction set that the processor has and the environment allows is chosen") {
+  CHECK(usable(Isa::baseline));
   CHECK(usable(Isa::avx2) == expected(avx2));
   CHECK(usable(Isa::avx512) == expected(avx512));
   CHECK(usable(Isa::avx512_vnni) == expected(avx512_vnni));
@@ -64,9 +65,10 @@ TEST_CASE("the best instruction set that the processor has and the environment a
 }
 
 TEST_CASE_TEMPLATE("products in panels run with what the environment allows", T, float, Eigen::bfloat16, std::int8_t) {
-  const PanelKernel narrow = panel_kernel<T>(Isa::avx2), wide = panel_kernel<T>(Isa::avx512),
-                    with_vnni = panel_kernel<T>(Isa::avx512_vnni), best = panel_kernel<T>();
-  CHECK((narrow != nullptr) == expected(avx2));
+  const PanelKernel plain = panel_kernel<T>(Isa::baseline), narrow = panel_kernel<T>(Isa::avx2),
+                    wide = panel_kernel<T>(Isa::avx512), with_vnni = panel_kernel<T>(Isa::avx512_vnni),
+                    best = panel_kernel<T>();
+  CHECK((narrow != plain) == expected(avx2));
   CHECK((wide != narrow) == (sizeof(T) != 1 && expected(avx512)));
   CHECK((with_vnni != wide) == (sizeof(T) == 1 && expected(avx512_vnni)));
   CHECK((best != with_vnni) == (sizeof(T) == 2 && expected(avx512_bf16)));

@@ -331,7 +331,6 @@ TEST_CASE("--dtype bf16 halves the caches and stays near f32") {
 }
 
 TEST_CASE("--weights int8 gives other logits, near those of the usual weights, and says so") {
-  if (!usable(Isa::avx2)) return;  // no kernel
   const test::GenerateProgram program;
   const auto run = [&](std::vector<std::string> arguments, const std::string& weights) {
     arguments.insert(arguments.end(), {"--weights", weights, "--max-tokens", "6", "--json", program.path("json"),
