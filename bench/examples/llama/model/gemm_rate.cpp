@@ -80,7 +80,9 @@ double seconds(Index rows, Index in, Index out, bool, int threads) {
   Matrix y(rows, out);
   const Index each = (rows + threads - 1) / threads;
   return fastest([&] {
+#ifdef _OPENMP
 #pragma omp parallel for num_threads(threads) schedule(static)
+#endif
     for (Index first = 0; first < rows; first += each) {
       const Index count = std::min(each, rows - first);
       y.middleRows(first, count).noalias() = x.middleRows(first, count) * weights;
