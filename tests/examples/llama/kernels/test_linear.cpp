@@ -140,7 +140,7 @@ TEST_CASE_TEMPLATE("callers at the same time multiply by one layer, and nothing 
   call(0);
   other.join();
   CHECK(wrong == std::array<Index, 2>{});
-  for (const std::size_t caller : {0, 1}) {
+  for (std::size_t caller = 0; caller < 2; ++caller) {
     check_close(results[caller], multiply<T, T>(input(caller), {weight}, {}, Matrix<double>(9, out)), 1e-5);
   }
 }
