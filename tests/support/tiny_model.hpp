@@ -16,8 +16,8 @@
 #include "support/plain_scores.hpp"
 
 /// A small Llama-like model in plain loops over single rows, so that a row's result cannot depend on what else is in
-/// the batch. Nor on the caller: no function that callers name is inlined, since compilers fuse multiplications with
-/// additions otherwise in one copy than in another. The reference engine of the tests.
+/// the batch. Functions that callers name are not inlined: compilers may fuse a multiplication with an addition in one
+/// copy and not in another, and then a result would depend on the caller. The reference engine of the tests.
 namespace lazyllm::test {
 
 struct TinyShape {

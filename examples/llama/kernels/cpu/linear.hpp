@@ -22,17 +22,17 @@ class PackedWeights;
 
 /// A dense layer: rows x `[rows x in]` times transposed weights `[out x in]`, plus an optional bias `[out]`, summed in
 /// float. Owns the weights, packed for what multiplies them: oneDNN where the build has it and it is fast on this
-/// processor, else the host's kernels for panels. One object serves several threads of the caller at a
-/// time; of those that multiply in panels one has the other threads' help, and the others have none. Bits do not depend
-/// on the context's number of threads, except with AMX and 16 or more of them: oneDNN may then share the sums of a few
-/// rows. `T` is `float` or `Eigen::bfloat16`.
+/// processor, else the host's kernels for panels. One object serves several threads of the caller at a time; of those
+/// that multiply in panels one has the other threads' help, and the others have none. Bits do not depend on the
+/// context's number of threads, except with AMX and 16 or more of them: oneDNN may then share the sums of a few rows.
+/// `T` is `float` or `Eigen::bfloat16`.
 template <class T>
 class HostLinear {
  public:
   /// Stacks `weights`, each `[out_i x in]`, on the out dimension: the output is theirs side by side. Needs as much
   /// memory again while it packs; the tensors are not used afterwards. `biases` is empty, or one `[out_i]` per weight.
-  /// Throws `std::invalid_argument` when the shapes do not fit each other, or int8 has more inputs than exact
-  /// sums allow.
+  /// Throws `std::invalid_argument` when the shapes do not fit each other, or int8 has more inputs than exact sums
+  /// allow.
   explicit HostLinear(std::span<const Tensor> weights, std::span<const Tensor> biases = {}, int threads = 1,
                       WeightFormat format = WeightFormat::as_type);
 

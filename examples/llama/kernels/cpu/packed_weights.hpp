@@ -81,7 +81,8 @@ void multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, In
                    std::int32_t* sums, int threads);
 #endif
 
-/// Multiplies rows `x` of the weights' type. Between two of them is no gap but what fills up the last group.
+/// Multiplies rows `x` of the weights' type. They follow each other without gaps, but for what fills up a row's last
+/// group.
 template <class T>
 void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const T* x, Index rows, const Output& output,
                      int threads) {

@@ -42,8 +42,8 @@ constexpr Index stretch = 64, long_stretch = 256;  ///< groups of inputs, 16 and
 template <class Run>
 void for_height(Index rows, const Run& run) {
   const auto choose = [&]<int passes, int... heights>(std::integer_sequence<int, passes, heights...>) {
-    const Index height = (rows + passes - 1) / passes;
-    ((height == heights ? run.template operator()<heights, passes>() : void()), ...);
+    with_height((rows + passes - 1) / passes, [&]<int height>() { run.template operator()<height, passes>(); },
+                std::integer_sequence<int, heights...>());
   };
   if (rows <= 6) {
     choose(std::integer_sequence<int, 1, 1, 2, 3, 4, 5, 6>());
@@ -356,30 +356,30 @@ using Floats = float __attribute__((vector_size(16)));
 using Numbers = std::int32_t __attribute__((vector_size(16)));
 using Groups = std::uint32_t __attribute__((vector_size(16)));
 
-/// What a group holds, each in a part of its own.
+/// A group is of as many parts as it holds numbers.
 struct PlainFloats {
   using Sum = float;
   using Vector = Floats;
   static constexpr int parts = 1;
   template <int>
-  static Vector of_weights(Groups floats) {
+  static Vector part(Groups floats) {
     return (Vector)floats;
   }
-  template <int part>
-  static Vector of_x(Groups group) {
-    return of_weights<part>(group);
+  template <int>
+  static Vector part_of_x(Groups floats) {
+    return (Vector)floats;
   }
 };
 
 struct PlainPairs : PlainFloats {
   static constexpr int parts = 2;
   template <int odd>
-  static Vector of_weights(Groups pairs) {
+  static Vector part(Groups pairs) {
     return (Vector)(odd == 0 ? pairs << 16 : pairs & 0xffff0000u);
   }
   template <int odd>
-  static Vector of_x(Groups pairs) {
-    return of_weights<odd>(pairs);
+  static Vector part_of_x(Groups pairs) {
+    return part<odd>(pairs);
   }
 };
 
@@ -387,13 +387,13 @@ struct PlainFours {
   using Sum = std::int32_t;
   using Vector = Numbers;
   static constexpr int parts = 4;
-  template <int part>
-  static Vector of_weights(Groups fours) {
-    return (Vector)(fours << (24 - 8 * part)) >> 24;
+  template <int place>
+  static Vector part(Groups fours) {
+    return (Vector)(fours << (24 - 8 * place)) >> 24;
   }
-  template <int part>
-  static Vector of_x(Groups fours) {
-    return (Vector)(fours >> (8 * part) & 0xffu);
+  template <int place>
+  static Vector part_of_x(Groups fours) {
+    return (Vector)(fours >> (8 * place) & 0xffu);
   }
 };
 
@@ -409,11 +409,10 @@ void plain_pass(const std::uint32_t* weights, Index groups, const std::byte* x, 
     const auto add = [&]<int part>() {
 #pragma GCC unroll 8
       for (int i = 0; i < height; ++i) {
-        const Groups group = Groups{} + static_cast<std::uint32_t>(group_at(x + i * x_stride + 4 * k));
+        const auto group = static_cast<std::uint32_t>(group_at(x + i * x_stride + 4 * k));
+        const auto of_row = Products::template part_of_x<part>(Groups{} + group);
 #pragma GCC unroll 8
-        for (int c = 0; c < columns; ++c) {
-          sum[i][c] += Products::template of_x<part>(group) * Products::template of_weights<part>(weight[c]);
-        }
+        for (int c = 0; c < columns; ++c) sum[i][c] += of_row * Products::template part<part>(weight[c]);
       }
     };
     [&]<int... part>(std::integer_sequence<int, part...>) { (add.template operator()<part>(), ...); }

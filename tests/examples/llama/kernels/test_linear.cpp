@@ -40,6 +40,16 @@ Matrix<double> multiply(const Matrix<T>& x, const std::vector<Matrix<W>>& weight
   return y;
 }
 
+/// Whether oneDNN is to multiply: on x86, with the instructions that the type needs.
+template <class T>
+bool onednn_multiplies() {
+#ifdef LLAMA_HAS_ONEDNN
+  return usable(sizeof(T) == 4 ? Isa::avx512 : Isa::avx512_bf16);
+#else
+  return false;
+#endif
+}
+
 template <class T>
 Matrix<double> doubles(const Matrix<T>& from) {
   Matrix<double> to(from.rows, from.width);
@@ -107,7 +117,7 @@ TEST_CASE_TEMPLATE("panels multiply any number of inputs, and oneDNN where it is
     const auto weight = random_matrix<T>(96, in, 1);
     const UnpackedWeights<T> unpacked{in, 96, weight.values};
 #ifdef LLAMA_HAS_ONEDNN
-    CHECK((pack_for_onednn(unpacked, 1) != nullptr) == usable(sizeof(T) == 4 ? Isa::avx512 : Isa::avx512_bf16));
+    CHECK((pack_for_onednn(unpacked, 1) != nullptr) == onednn_multiplies<T>());
 #endif
     const auto x = random_matrix<T>(40, in, 2);
     Matrix<float> y(40, 96, NAN);
@@ -244,13 +254,9 @@ TEST_CASE("weights in int8 give NaN for a row with NaN, and the other rows what 
 
 TEST_CASE_TEMPLATE("rows give what each row gives alone, bit for bit: few, and any number in panels", T, float,
                    Eigen::bfloat16) {
-#ifdef LLAMA_HAS_ONEDNN
-  const Index rows = usable(sizeof(T) == 4 ? Isa::avx512 : Isa::avx512_bf16) ? few_product_rows : 200;
-#else
-  constexpr Index rows = 200;
-#endif
+  const Index rows = onednn_multiplies<T>() ? few_product_rows : 200;
   for (const Index in : {576, 63}) {
-    if (in % 2 == 1 && usable(Isa::avx512)) continue;  // oneDNN multiplies them
+    if (in % 2 == 1 && onednn_multiplies<T>()) continue;  // even a few rows
     const auto weight = random_matrix<T>(192, in, 1);
     const Tensor tensor = tensor_of(weight);
     const auto x = random_matrix<T>(rows, in, 2);
