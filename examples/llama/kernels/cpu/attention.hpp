@@ -29,9 +29,8 @@ enum class BlockProducts {
 /// matrix. `queries` and `out` are `[rows x heads * head_dim]`. Row i sees the tokens `keys[0 .. key_limits[i])`; K and
 /// V of no other token are read. `keys` are ascending positions; `key_limits` `[rows]` ascend within 1 .. keys.size().
 /// They must be finite. There are several kernels, which sum up in orders of their own: for a few rows, which
-/// `few_rows_attention` has, in bf16 another one where many of the positions up to the last key are missing, and for
-/// many rows. Within each kernel a row depends on its query and the keys it sees only, bit for bit, and not on the
-/// threads.
+/// `few_rows_attention` has, in bf16 another one for some more, and for many rows. Within each kernel a row depends on
+/// its query and the keys it sees only, bit for bit, and not on the threads.
 ///
 /// Takes the context's scratch memory. It grows with the threads and the head dimension; with the number of keys only
 /// for a few rows, by one row of floats for every 256 keys. `products` are those for many rows. Throws

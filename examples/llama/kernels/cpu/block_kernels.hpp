@@ -30,7 +30,8 @@ struct ScoreBlock {
 constexpr Index rows_ahead = 64;
 
 /// Products with rows that lie anywhere: a query's with keys, and weights' with values. T is float, or the bits of a
-/// bfloat16.
+/// bfloat16. With AVX512-BF16 queries and weights are rounded to bfloat16 beside such rows, where their width is a
+/// multiple of 32 up to 256.
 template <class T>
 struct RowKernels {
   /// scores[query * stride + i] = the product of that query, of `[queries x width]`, and rows[i], for i below `count`.

@@ -311,21 +311,39 @@ Vector sums_of_lanes(const Vector (&vectors)[count]) {
   }
 }
 
-template <class T>
+/// A tile of queries, multiplied in float.
+template <int height>
+struct FloatQueries {
+  static constexpr Index step = lanes;  ///< elements that are multiplied at a time
+
+  template <class T>
+  static Vector elements(const T* row) {
+    return widened(row);
+  }
+  /// sum + the products of elements k to k + step - 1 of query q.
+  Vector add(Vector sum, int q, Index k, Vector elements) const {
+    return fused(load(from + q * width + k), elements, sum);
+  }
+
+  const float* from;  ///< `[height x width]`
+  Index width;
+};
+
+template <template <int> class Queries, class T>
 void score(Index queries, Index width, Index count, const float* query, const T* const* rows, float* scores,
            Index stride) {
   const auto tile = [=]<int height>(Index first, std::integral_constant<int, height>) {
-    const float* const from = query + first * width;
+    const Queries<height> from{query + first * width, width};
     for (Index i = 0; i < count; i += lanes) {
       Vector products[height][lanes];
       for (int key = 0; key < lanes; ++key) {
         const T* const row = rows[i + key];
         fetch(rows[i + key + rows_ahead], width);
         Vector sum[height] = {};
-        for (Index k = 0; k < width; k += lanes) {
-          const Vector elements = widened(row + k);
+        for (Index k = 0; k < width; k += from.step) {
+          const auto elements = from.elements(row + k);
 #pragma GCC unroll 8
-          for (int q = 0; q < height; ++q) sum[q] = fused(load(from + q * width + k), elements, sum[q]);
+          for (int q = 0; q < height; ++q) sum[q] = from.add(sum[q], q, k, elements);
         }
 #pragma GCC unroll 8
         for (int q = 0; q < height; ++q) products[q][key] = sum[q];
@@ -371,6 +389,124 @@ void sum(Index queries, Index width, Index count, const float* weights, Index st
   for_tiles<summed_queries>(queries, tile, std::make_integer_sequence<int, summed_queries>());
 }
 
+#ifdef __AVX512BF16__
+
+constexpr Index pair_lanes = 2 * lanes;   ///< elements of a vector of pairs
+constexpr Index most_paired_width = 256;  ///< of rows that are multiplied in pairs
+
+inline __m512i load_pairs(const std::uint16_t* from) { return _mm512_loadu_si512(from); }
+
+/// Rounds the first `count` of `pair_lanes` floats, and puts zeros behind them.
+inline void round_to_pairs(const float* from, Index count, std::uint16_t* to) {
+  const auto part = [&](Index first) {
+    const Index left = count - first;
+    const int mask = left >= lanes ? 0xffff : left <= 0 ? 0 : (1 << left) - 1;
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from + first);
+  };
+  const __m512bh pairs = _mm512_cvtne2ps_pbh(part(lanes), part(0));
+  __builtin_memcpy(to, &pairs, sizeof(pairs));
+}
+
+/// sum + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], for each i.
+inline Vector add_pairs(Vector sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+
+/// A tile of queries, rounded to bfloat16.
+template <int height>
+struct PairedQueries {
+  static constexpr Index step = pair_lanes;
+
+  PairedQueries(const float* query, Index width) {
+    for (int q = 0; q < height; ++q) {
+      for (Index k = 0; k < width; k += step) round_to_pairs(query + q * width + k, step, from[q] + k);
+    }
+  }
+
+  static __m512i elements(const std::uint16_t* row) { return load_pairs(row); }
+  Vector add(Vector sum, int q, Index k, __m512i elements) const {
+    return add_pairs(sum, load_pairs(from[q] + k), elements);
+  }
+
+  alignas(64) std::uint16_t from[height][most_paired_width];
+};
+
+/// Elements `column` to `column + vectors * pair_lanes - 1` of the sums of a tile, by weights rounded to bfloat16. Two
+/// rows make a vector of pairs.
+template <int height, int vectors>
+void sum_pairs(Index width, Index count, const float* weights, Index stride, const std::uint16_t* const* rows,
+               Index column, float* sums) {
+  Vector low[height][vectors] = {}, high[height][vectors] = {};
+  for (Index first = 0; first < count; first += pair_lanes) {
+    const Index some = count - first < pair_lanes ? count - first : pair_lanes;
+    alignas(64) std::uint16_t pairs[height][pair_lanes];
+    for (int q = 0; q < height; ++q) round_to_pairs(weights + q * stride + first, some, pairs[q]);
+    for (Index i = 0; i < some; i += 2) {
+      const std::uint16_t* const* const row = rows + first + i;
+      fetch(row[rows_ahead] + column, vectors * pair_lanes);
+      fetch(row[rows_ahead + 1] + column, vectors * pair_lanes);
+      __m512i even_odd[2][vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        const __m512i even = load_pairs(row[0] + column + v * pair_lanes);
+        const __m512i odd = i + 1 < some ? load_pairs(row[1] + column + v * pair_lanes) : _mm512_setzero_si512();
+        even_odd[0][v] = _mm512_unpacklo_epi16(even, odd);
+        even_odd[1][v] = _mm512_unpackhi_epi16(even, odd);
+      }
+#pragma GCC unroll 8
+      for (int q = 0; q < height; ++q) {
+        int pair;
+        __builtin_memcpy(&pair, pairs[q] + i, sizeof(pair));
+        const __m512i weight = _mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+          low[q][v] = add_pairs(low[q][v], weight, even_odd[0][v]);
+          high[q][v] = add_pairs(high[q][v], weight, even_odd[1][v]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int q = 0; q < height; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      // Of each eight elements `low` has the first four, `high` the others.
+      const Vector a = low[q][v], b = high[q][v];
+      float* const to = sums + q * width + column + v * pair_lanes;
+      store(to, __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23));
+      store(to + lanes, __builtin_shufflevector(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31));
+    }
+  }
+}
+
+bool suits_pairs(Index width) { return width % pair_lanes == 0 && width <= most_paired_width; }
+
+void score_bfloat16(Index queries, Index width, Index count, const float* query, const std::uint16_t* const* rows,
+                    float* scores, Index stride) {
+  const auto run = suits_pairs(width) ? score<PairedQueries, std::uint16_t> : score<FloatQueries, std::uint16_t>;
+  run(queries, width, count, query, rows, scores, stride);
+}
+
+void sum_bfloat16(Index queries, Index width, Index count, const float* weights, Index stride,
+                  const std::uint16_t* const* rows, float* sums) {
+  if (!suits_pairs(width)) return sum(queries, width, count, weights, stride, rows, sums);
+  const auto tile = [=]<int height>(Index first, std::integral_constant<int, height>) {
+    const float* const from = weights + first * stride;
+    float* const to = sums + first * width;
+    Index column = 0;
+    for (; width - column >= 2 * pair_lanes; column += 2 * pair_lanes) {
+      sum_pairs<height, 2>(width, count, from, stride, rows, column, to);
+    }
+    if (column < width) sum_pairs<height, 1>(width, count, from, stride, rows, column, to);
+  };
+  for_tiles<summed_queries>(queries, tile, std::make_integer_sequence<int, summed_queries>());
+}
+
+#else
+
+constexpr auto* score_bfloat16 = score<FloatQueries, std::uint16_t>;
+constexpr auto* sum_bfloat16 = sum<std::uint16_t>;
+
+#endif
+
 }  // namespace
 
 #define LLAMA_STRING(text) #text
@@ -382,8 +518,8 @@ const BlockKernels LLAMA_ISA = {weigh,
                                 accumulate,
                                 multiply,
                                 transpose,
-                                {score<float>, sum<float>},
-                                {score<std::uint16_t>, sum<std::uint16_t>},
+                                {score<FloatQueries, float>, sum<float>},
+                                {score_bfloat16, sum_bfloat16},
                                 LLAMA_NAME(LLAMA_ISA)};
 }  // namespace isa
 

@@ -207,8 +207,8 @@ LLAMA_PAIRS inline __m512bh broadcast(const void* pair) {
 
 LLAMA_PAIRS inline __m512bh load(const void* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
-/// The same by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64. Keys and values are
-/// copied into the order that it needs.
+/// The same for many queries by the instruction that multiplies pairs of bfloat16, for heads of a multiple of 64. Keys
+/// and values are copied into an order in which no sums of lanes are left.
 class PairChunk {
  public:
   static Index width(Index head_dim) { return head_dim; }
@@ -497,9 +497,7 @@ void few_rows_attention(lazyllm::cpu::Context& context, const AttentionTask<T>& 
   Task<T> whole{task, 0, 0, nullptr};
 #ifdef __x86_64__
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    // Copies of scattered keys are made while others are fetched. The share is measured.
-    const bool scattered = 3 * std::ssize(task.keys) < 2 * (Index{task.keys.back()} + 1);
-    const bool copied = kernel == FewRowsKernel::automatic && (task.query_count() > 3 || scattered);
+    const bool copied = kernel == FewRowsKernel::automatic && task.query_count() > 9;  // measured
     if (copied && has_pairs<T>(task.shape)) return run<PairChunk>(context, whole);
   }
 #endif

@@ -10,9 +10,9 @@ namespace llama {
 template <class T>
 bool suits_few_rows(const AttentionShape& shape, Index rows);
 
-/// Who computes a few rows. `automatic`: pairs of bfloat16 by the instruction for them, where this processor has it, T
-/// and the width of heads suit, and more than three queries share a key head, or the keys are less than two thirds of
-/// the positions up to the last one; else the kernel that reads K and V in place.
+/// Who computes a few rows. `automatic`: a kernel that copies K and V into pairs of bfloat16, where this processor has
+/// the instruction for them, T and the width of heads suit, and more than nine queries share a key head; else the
+/// kernel that reads K and V in place.
 enum class FewRowsKernel { automatic, in_place };
 
 /// `attention` for the few rows of a decode step, a drafted answer or revived tokens: every key and value is read once
