@@ -83,7 +83,7 @@ struct StepMember {
 
   /// Whether an earlier step has pruned the token here. What waits here of the present prompt has not been pruned.
   bool pruned_here(Position position, Depth depth) const {
-    return position < tokens - prompt_tokens && running.depth(position) == depth && running.parked(position) &&
+    return running.depth(position) == depth && position < tokens - prompt_tokens && running.parked(position) &&
            !running.waits_for_prompt(position);
   }
 
@@ -95,12 +95,13 @@ struct StepMember {
       protect.assign(selection.protect.begin(), selection.protect.end());
       std::ranges::sort(protect);
     }
-    list.clear();
+    list.resize(keys.size());
+    Index* end = list.data();  // without a branch: which tokens stay follows no pattern
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (all || !pruned_here(keys[i], depth) || std::ranges::binary_search(protect, keys[i])) {
-        list.push_back(static_cast<Index>(i));
-      }
+      *end = static_cast<Index>(i);
+      end += all || !pruned_here(keys[i], depth) || std::ranges::binary_search(protect, keys[i]) ? 1 : 0;
     }
+    list.resize(static_cast<std::size_t>(end - list.data()));
   }
 
   bool sums_scores() const { return last_slice && over_layers(score); }

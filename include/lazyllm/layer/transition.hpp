@@ -56,10 +56,11 @@ class Transition {
     };
     next_.append_keys(keys);
     for (const Position key : keys) {
+      if (running.depth(key) != depth_) continue;  // in a decode step so are most
       drop_before(key);
       if (row < rows.size() && rows[row] == key) {
         go_on(part.first_row + static_cast<Index>(row++), key);
-      } else if (may_revive && running.depth(key) == depth_) {
+      } else if (may_revive) {
         revived_.push_back(key);
         revived_targets_.push_back(next_.row_count());
         next_.append_row(key);

@@ -166,7 +166,7 @@ TEST_CASE_TEMPLATE("products with rows anywhere, the obvious way, by each instru
       CAPTURE(kernels->isa);
       const bool rounds = std::is_same_v<T, Eigen::bfloat16> && std::string_view(kernels->isa) == "avx512_bf16" &&
                           width % 32 == 0 && width <= 256;
-      const auto used = [rounds](float value) {
+      const auto used = [&](float value) {
         return static_cast<double>(rounds ? static_cast<float>(Eigen::bfloat16(value)) : value);
       };
       Matrix<float> all_scores(most, stride, 7), all_sums(most, width, 7);
