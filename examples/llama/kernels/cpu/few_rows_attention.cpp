@@ -30,7 +30,12 @@ namespace {
 
 using Bfloat16 = Eigen::bfloat16;
 
-constexpr Index chunk_keys = 256;
+constexpr Index chunk_keys = 256;  ///< of a chunk at most
+
+/// The first two chunks are half as long, so that threads have even shares of a few hundred keys. Boundaries depend on
+/// nothing else: a row's bits must not depend on the keys of other rows.
+constexpr Index chunk_begin(Index chunk) { return chunk < 2 ? chunk * (chunk_keys / 2) : (chunk - 1) * chunk_keys; }
+constexpr Index chunk_of(Index key) { return key < chunk_keys ? key / (chunk_keys / 2) : key / chunk_keys + 1; }
 
 constexpr Index alignment = 16;  ///< floats, for Eigen
 
@@ -88,8 +93,8 @@ class InPlaceChunk {
         copies_(correction_ + task.query_count()) {}
 
   void run(Index kv_head, Index chunk) const {
-    const Index first = chunk * chunk_keys;
-    const Index count = std::min<Index>(chunk_keys, task_.key_limits.back() - first);
+    const Index first = chunk_begin(chunk);
+    const Index count = std::min(chunk_begin(chunk + 1), Index{task_.key_limits.back()}) - first;
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
     Index begin = 0;
     while (task_.limit(begin) <= first) ++begin;
@@ -152,7 +157,7 @@ class InPlaceChunk {
     const Index queries = task_.query_count() - begin, padded = round_up(count, block_step);
     for (Index i = 0; i < queries; ++i) {
       copy(task_.query(kv_head, begin + i), queries_ + i * task_.width);
-      visible_[i] = std::min(count, task_.limit(begin + i) - chunk * chunk_keys);
+      visible_[i] = std::min(count, task_.limit(begin + i) - chunk_begin(chunk));
       const Partial partial = task_.partial(kv_head, begin + i, chunk);
       partial.maximum = -std::numeric_limits<float>::infinity();
       partial.total = 0;
@@ -221,14 +226,14 @@ class PairChunk {
         values_(keys_ + chunk_keys * head_dim_ / 2) {}
 
   LLAMA_PAIRS void run(Index kv_head, Index chunk) {
-    const Index first = chunk * chunk_keys;
+    const Index first = chunk_begin(chunk);
     const Index queries = task_.query_count();
     const Index keys = task_.key_limits.back();
-    const Index count = std::min<Index>(chunk_keys, keys - first);
+    const Index count = std::min(chunk_begin(chunk + 1), keys) - first;
     const bool last = chunk + 1 == task_.chunks;
     fetched_head_ = last ? kv_head + 1 : kv_head;
-    fetched_ = last ? 0 : first + chunk_keys;
-    fetched_end_ = fetched_head_ == task_.shape.kv_heads ? 0 : std::min<Index>(fetched_ + chunk_keys, keys);
+    fetched_ = last ? 0 : chunk_begin(chunk + 1);
+    fetched_end_ = fetched_head_ == task_.shape.kv_heads ? 0 : std::min(chunk_begin(last ? 1 : chunk + 2), keys);
     piece_ = 0;
     step_ = queries <= height ? 2 : 1;  // with them one or two tiles have fetched the whole chunk
     load_keys(kv_head, first, count);
@@ -337,8 +342,8 @@ class PairChunk {
   LLAMA_PAIRS void tile(Index kv_head, Index chunk, Index query) {
     alignas(64) float scores[rows][chunk_keys];
     alignas(64) Bfloat16 weights[rows][chunk_keys];
-    const Index first = chunk * chunk_keys;
-    const Index seen = std::min<Index>(chunk_keys, task_.limit(query + rows - 1) - first);
+    const Index first = chunk_begin(chunk);
+    const Index seen = std::min(chunk_begin(chunk + 1), Index{task_.limit(query + rows - 1)}) - first;
     const Bfloat16* from[rows];
     for (int q = 0; q < rows; ++q) from[q] = task_.query(kv_head, query + q);
     for (Index key = 0; key < seen; key += block_keys) {
@@ -444,7 +449,7 @@ template <class T>
 void join(const Task<T>& task, Index kv_head, Index query) {
   using Line = Eigen::Map<Eigen::ArrayXf, Eigen::AlignedMax>;
   const auto partial = [&](Index chunk) { return task.partial(kv_head, query, chunk); };
-  const Index chunks = (task.limit(query) - 1) / chunk_keys + 1;
+  const Index chunks = chunk_of(task.limit(query) - 1) + 1;
   float maximum = partial(0).maximum;
   for (Index chunk = 1; chunk < chunks; ++chunk) maximum = std::max(maximum, partial(chunk).maximum);
   float total = 0;
@@ -467,7 +472,7 @@ void run(lazyllm::cpu::Context& context, Task<T>& task) {
   const int threads = context.threads();
   const Index heads = task.shape.kv_heads, queries = task.query_count();
   task.width = Chunk::width(task.shape.head_dim);
-  task.chunks = (task.key_limits.back() - 1) / chunk_keys + 1;
+  task.chunks = chunk_of(task.key_limits.back() - 1) + 1;
   const Index partials = heads * task.chunks * task.floats();
   const Index scratch = round_up(Chunk::scratch(task), alignment);
   float* const memory = context.scratch(partials + threads * scratch).data();
