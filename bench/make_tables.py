@@ -10,7 +10,7 @@ make_tables.py decode-attention RESULT.json... DOCUMENT.md --command TEXT --cont
 make_tables.py int8 RESULT.json... DOCUMENT.md --command TEXT --context TEXT        (of int8_loss)
 make_tables.py peers RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (of bench/peers/compare.py)
 make_tables.py generation RESULT.json... DOCUMENT.md --command TEXT --context TEXT  (of lazyllm-generate --compare)
-make_tables.py short RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (the same, after 256 tokens)
+make_tables.py short RESULT.json... DOCUMENT.md --command TEXT --context TEXT       (the same, after 384 tokens)
 make_tables.py serving RESULT.json... DOCUMENT.md --command TEXT --context TEXT     (of serving_bench)
 make_tables.py busy QUIET.json BUSY.json... DOCUMENT.md --command TEXT --context TEXT  (the same, in pairs)
 make_tables.py cuda-micro RESULT.json... DOCUMENT.md --command TEXT --context TEXT

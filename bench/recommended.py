@@ -63,4 +63,4 @@ def options(cuts, speedup):
                {"decode_revived": 4, "continuations": 4})
     last = {"revive_from": max(cuts)} if cuts else {}
     return {"score": "mean:32+heads:max+pool:15", "protect_first": 4, "protect_last": 32, "max_revived": 8,
-            **revived, **last, "min_tokens": 256}
+            **revived, **last, "min_tokens": 384}

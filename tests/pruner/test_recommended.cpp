@@ -109,7 +109,7 @@ TEST_CASE("recommended: the same relative depths in every model, graded cuts and
   CHECK_FALSE(recommended(30, 1.5).first_revived);
   CHECK(recommended(30, 1).schedule.points().empty());
   CHECK_FALSE(recommended(30, 1).revive_from);
-  CHECK(preset.min_tokens == 256);
+  CHECK(preset.min_tokens == 384);
 }
 
 TEST_CASE("recommended: what cannot be had is refused with the range") {

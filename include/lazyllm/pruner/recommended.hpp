@@ -27,10 +27,10 @@ struct LayerWidths {
   Index intermediate_size = 8192;  ///< of a gated feed-forward
 };
 
-/// What presets have as `min_tokens`. After prompts of 64 and 128 tokens the first decode step, which revives most of
-/// what was parked, took the time that the prompt's step had saved (docs/benchmarks.md, "Between the tokens of an
-/// answer"). Where only the first token counts, 0 is better.
-inline constexpr Index recommended_min_tokens = 256;
+/// What presets have as `min_tokens`. After prompts of 256 tokens and fewer the first decode step, which revives much
+/// of what was parked, or the later steps could take the time that the prompt's step had saved (docs/benchmarks.md,
+/// "After 384 tokens"). Where only the first token counts, 0 is better.
+inline constexpr Index recommended_min_tokens = 384;
 
 /// What presets have as `max_revived`. Without a limit the step of a second prompt of 32 tokens took 2.0 to 3.0 times
 /// dense's time, with this one 1.0 to 1.3 times. The KL of the answers became 0.83 to 1.17 times as high

@@ -229,7 +229,7 @@ pathlib.Path(name).write_text(json.dumps({result!r}))
     def test_short_prompts(self):
         done = self.run_script("short", LAZYLLM_TEST_DATA="none")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue(all(" --context 512 " in call for call in self.calls()))
+        self.assertTrue(all(" --context 640 " in call for call in self.calls()))
         self.assertEqual({call.split("ISA=")[1] for call in self.calls()}, {"ALL", "AVX2"})
         short = self.document().split("<!-- short begin -->")[1].split("<!-- short end -->")[0]
         self.assertIn("| tiny | `@presets/tiny.json#3x` | as the prompt | bf16 | avx512-bf16 | 64 | 2.00 of 2.00 |", short)

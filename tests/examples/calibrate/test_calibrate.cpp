@@ -88,7 +88,7 @@ TEST_CASE("calibrate: presets whose figures a run of the preset confirms, on pro
   CAPTURE(result.err);
   REQUIRE(result.status == 0);
   const std::string note =
-      "4 of 4 prompts are shorter than --min-tokens 256: presets of the file do not prune such ones\n";
+      "4 of 4 prompts are shorter than --min-tokens 384: presets of the file do not prune such ones\n";
   CHECK(result.err == note);
   for (const char* part : {"1.2x: ", "1.5x: ", " revives ", "held out: KL ", "searched: KL ", "TTFT speedup"})
     CHECK(result.out.find(part) != std::string::npos);
@@ -277,7 +277,7 @@ TEST_CASE("calibrate: options are obeyed") {
     CHECK(preset["max_revived"] == 8);
     CHECK(preset["first_revived"] == 7);
     CHECK(revived_in_a_step(preset) == 3);
-    CHECK(preset["min_tokens"] == 256);  // longer than these prompts, which are pruned nevertheless
+    CHECK(preset["min_tokens"] == 384);  // longer than these prompts, which are pruned nevertheless
     CHECK(preset["measured"]["ideal_ttft_speedup"] > 1.1);
   }
   REQUIRE(program.run("rows.json", {"--runs", "3", "--decode-rows", "1"}).status == 0);
@@ -434,7 +434,7 @@ TEST_CASE("calibrate: a preset that is given is measured, and nothing is searche
   nlohmann::json measured = given["presets"].front();
   CHECK(measured["schedule"] == searched["schedule"]);
   CHECK(measured["score"] == searched["score"]);
-  CHECK(measured["min_tokens"] == 256);
+  CHECK(measured["min_tokens"] == 384);
   CHECK(measured["measured"]["held_out"] == searched["measured"]["held_out"]);
   CHECK(measured["measured"]["searched"] == searched["measured"]["searched"]);
 

@@ -161,7 +161,7 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
         .selection({.layers_run = 9,
                     .layers = 30,
                     .active_tokens = 100,
-                    .tokens = 300,
+                    .tokens = 400,
                     .new_tokens = 1,
                     .decoded_tokens = decoded_tokens});
   };
@@ -177,9 +177,9 @@ TEST_CASE("a recommended preset by its speedup, and as the default") {
   CHECK(decode({"--schedule", "auto:1.5x", "--revive-from", "9"}, 1).max_revived == 4);
   CHECK(decode({"--schedule", "9:0.5", "--decode-revived", "3", "--revive-from", "10"}).kind ==
         lazyllm::Selection::Kind::not_pruned_before);
-  CHECK(decode({"--schedule", "auto:2x", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::not_pruned_before);
-  CHECK(decode({"--schedule", "9:0.5", "--min-tokens", "301"}).kind == lazyllm::Selection::Kind::not_pruned_before);
-  CHECK(resolved(parse({}), 30).min_tokens == 256);
+  CHECK(decode({"--schedule", "auto:2x", "--min-tokens", "401"}).kind == lazyllm::Selection::Kind::not_pruned_before);
+  CHECK(decode({"--schedule", "9:0.5", "--min-tokens", "401"}).kind == lazyllm::Selection::Kind::not_pruned_before);
+  CHECK(resolved(parse({}), 30).min_tokens == 384);
   CHECK(make_pruner(parse({}), 30).score() == lazyllm::recommended(30, 1.5).score);
 }
 
