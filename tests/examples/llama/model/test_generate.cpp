@@ -425,7 +425,7 @@ TEST_CASE("--schedule, --score, --protect-first and --protect-last decide which 
 
 TEST_CASE("a prompt that is too short to be pruned is said to be") {
   const test::GenerateProgram program;
-  const std::string said = "a prompt of 40 tokens is not pruned: --min-tokens is 256\n";
+  const std::string said = "a prompt of 40 tokens is not pruned: --min-tokens is 384\n";
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--compare"}}) {
     std::vector<std::string> arguments = {"--max-tokens", "2", "--schedule", "auto:2x"};
     arguments.insert(arguments.end(), more.begin(), more.end());
