@@ -96,7 +96,7 @@ struct StepMember {
       std::ranges::sort(protect);
     }
     list.resize(keys.size());
-    Index* end = list.data();  // without a branch: which tokens stay follows no pattern
+    Index* end = list.data();  // appending would check the capacity for each key
     for (std::size_t i = 0; i < keys.size(); ++i) {
       *end = static_cast<Index>(i);
       end += all || !pruned_here(keys[i], depth) || std::ranges::binary_search(protect, keys[i]) ? 1 : 0;

@@ -132,7 +132,7 @@ Member read_member(const std::string& name, const Json& value) {
 /// Reads an object such as this one:
 /// ```json
 /// {"schedule": "6:0.5,9:0.2", "score": "mean:8", "protect_first": 4, "protect_last": 8, "max_revived": 16,
-///  "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9, "min_tokens": 256}
+///  "decode_revived": 8, "first_revived": 32, "continuations": 4, "revive_from": 9, "min_tokens": 384}
 /// ```
 /// The schedule is as `parse_schedule` has it, the score as `parse_score`. Only the schedule must be there. The member
 /// `measured` is ignored: it says what the preset achieved.

@@ -33,7 +33,7 @@ enum class BlockProducts {
 /// its query and the keys it sees only, bit for bit, and not on the threads.
 ///
 /// Takes the context's scratch memory. It grows with the threads and the head dimension; with the number of keys only
-/// for a few rows, by one row of floats for every 256 keys. `products` are those for many rows. Throws
+/// for a few rows, by one row of floats for every 128 to 256 keys. `products` are those for many rows. Throws
 /// `std::invalid_argument` when the shapes do not fit each other or a limit is out of range.
 template <class T>
 void attention(lazyllm::cpu::Context& context, const AttentionShape& shape, const KeyValues<T>& cache, Positions keys,

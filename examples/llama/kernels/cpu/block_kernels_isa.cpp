@@ -441,13 +441,14 @@ void sum_pairs(Index width, Index count, const float* weights, Index stride, con
     for (int q = 0; q < height; ++q) round_to_pairs(weights + q * stride + first, some, pairs[q]);
     for (Index i = 0; i < some; i += 2) {
       const std::uint16_t* const* const row = rows + first + i;
+      const bool two = i + 1 < some;
       fetch(row[rows_ahead] + column, vectors * pair_lanes);
-      fetch(row[rows_ahead + 1] + column, vectors * pair_lanes);
+      if (two) fetch(row[rows_ahead + 1] + column, vectors * pair_lanes);
       __m512i even_odd[2][vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
         const __m512i even = load_pairs(row[0] + column + v * pair_lanes);
-        const __m512i odd = i + 1 < some ? load_pairs(row[1] + column + v * pair_lanes) : _mm512_setzero_si512();
+        const __m512i odd = two ? load_pairs(row[1] + column + v * pair_lanes) : _mm512_setzero_si512();
         even_odd[0][v] = _mm512_unpacklo_epi16(even, odd);
         even_odd[1][v] = _mm512_unpackhi_epi16(even, odd);
       }

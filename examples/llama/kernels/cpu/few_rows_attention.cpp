@@ -70,7 +70,7 @@ struct Task : AttentionTask<T> {
 template <class T>
 using Bits = std::conditional_t<std::is_same_v<T, float>, float, std::uint16_t>;
 
-/// Works on one chunk of keys of one key/value head at a time, in float, by the kernels of the processor's instruction
+/// Works on one chunk of keys of one key/value head at a time by the kernels of the processor's instruction
 /// set. The elements of a head lie across the lanes. Keys and values are read where they are; of heads that are no
 /// multiple of `block_step` they are copied, with zeros behind them.
 template <class T>
@@ -235,7 +235,6 @@ class PairChunk {
     fetched_ = last ? 0 : chunk_begin(chunk + 1);
     fetched_end_ = fetched_head_ == task_.shape.kv_heads ? 0 : std::min(chunk_begin(last ? 1 : chunk + 2), keys);
     piece_ = 0;
-    step_ = queries <= height ? 2 : 1;  // with them one or two tiles have fetched the whole chunk
     load_keys(kv_head, first, count);
     load_values(kv_head, first, count);
     // Limits ascend with the rows; queries in front of this one see nothing of the chunk.
@@ -256,15 +255,14 @@ class PairChunk {
   /// Fetches a little of the chunk after this one, which this thread most likely does next. No more at a time, since a
   /// processor has few reads under way.
   LLAMA_PAIRS void fetch_some() {
-    for (Index i = 0; i < step_ && fetched_ < fetched_end_; ++i) {
-      const Index offset = task_.offset(fetched_head_, fetched_) + piece_;
-      _mm_prefetch(reinterpret_cast<const char*>(task_.cache.keys + offset), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(task_.cache.values + offset), _MM_HINT_T1);
-      piece_ += 2 * lanes;
-      if (piece_ == head_dim_) {
-        piece_ = 0;
-        ++fetched_;
-      }
+    if (fetched_ == fetched_end_) return;
+    const Index offset = task_.offset(fetched_head_, fetched_) + piece_;
+    _mm_prefetch(reinterpret_cast<const char*>(task_.cache.keys + offset), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(task_.cache.values + offset), _MM_HINT_T1);
+    piece_ += 2 * lanes;
+    if (piece_ == head_dim_) {
+      piece_ = 0;
+      ++fetched_;
     }
   }
 
@@ -428,7 +426,7 @@ class PairChunk {
   Index head_dim_;
   std::uint32_t* keys_;    // [chunk_keys / 64 x head_dim / 2 x 64] pairs
   std::uint32_t* values_;  // [chunk_keys / 2 x head_dim] pairs
-  Index fetched_head_ = 0, fetched_ = 0, fetched_end_ = 0, piece_ = 0, step_ = 0;
+  Index fetched_head_ = 0, fetched_ = 0, fetched_end_ = 0, piece_ = 0;
 };
 
 #endif

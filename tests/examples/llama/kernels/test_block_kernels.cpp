@@ -161,6 +161,7 @@ TEST_CASE_TEMPLATE("products with rows anywhere, the obvious way, by each instru
     for (Index i = 0; i < count + rows_ahead; ++i) {
       places.push_back(reinterpret_cast<const Element*>(from.view().row(i * 7 % count)));
     }
+    const std::vector<const Element*> summed_places(places.begin(), places.end() - 1);
     const auto element = [&](Index i, Index k) { return static_cast<double>(from(i * 7 % count, k)); };
     for (const BlockKernels* const kernels : usable_block_kernels()) {
       CAPTURE(kernels->isa);
@@ -175,8 +176,8 @@ TEST_CASE_TEMPLATE("products with rows anywhere, the obvious way, by each instru
         Matrix<float> scores(most, stride, 7), sums(most, width, 7);
         row_kernels<Element>(*kernels).score(number, width, count, queries.values.data(), places.data(),
                                              scores.values.data(), stride);
-        row_kernels<Element>(*kernels).sum(number, width, count - 1, weights.values.data(), stride, places.data(),
-                                           sums.values.data());
+        row_kernels<Element>(*kernels).sum(number, width, count - 1, weights.values.data(), stride,
+                                           summed_places.data(), sums.values.data());
         if (number == most) {
           all_scores = scores;
           all_sums = sums;
