@@ -444,13 +444,13 @@ void sum_pairs(Index width, Index count, const float* weights, Index stride, con
       const bool two = i + 1 < some;
       fetch(row[rows_ahead] + column, vectors * pair_lanes);
       if (two) fetch(row[rows_ahead + 1] + column, vectors * pair_lanes);
-      __m512i even_odd[2][vectors];
+      __m512i low_pairs[vectors], high_pairs[vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
         const __m512i even = load_pairs(row[0] + column + v * pair_lanes);
         const __m512i odd = two ? load_pairs(row[1] + column + v * pair_lanes) : _mm512_setzero_si512();
-        even_odd[0][v] = _mm512_unpacklo_epi16(even, odd);
-        even_odd[1][v] = _mm512_unpackhi_epi16(even, odd);
+        low_pairs[v] = _mm512_unpacklo_epi16(even, odd);
+        high_pairs[v] = _mm512_unpackhi_epi16(even, odd);
       }
 #pragma GCC unroll 8
       for (int q = 0; q < height; ++q) {
@@ -459,8 +459,8 @@ void sum_pairs(Index width, Index count, const float* weights, Index stride, con
         const __m512i weight = _mm512_set1_epi32(pair);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
-          low[q][v] = add_pairs(low[q][v], weight, even_odd[0][v]);
-          high[q][v] = add_pairs(high[q][v], weight, even_odd[1][v]);
+          low[q][v] = add_pairs(low[q][v], weight, low_pairs[v]);
+          high[q][v] = add_pairs(high[q][v], weight, high_pairs[v]);
         }
       }
     }
