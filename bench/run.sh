@@ -284,22 +284,22 @@ choose_prompt() {
   python3 -c 'import json, sys; print(json.loads(sys.stdin.readlines()[1])["prompt"], end="")' <"$reports" >"$prompt"
 }
 
-# The same after 384 tokens, the shortest prompt that presets prune.
+# The same, for 384 tokens of prompt, the fewest that presets prune, and 256 of answer.
 short_cases=(
-  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --context 640"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x --context 640"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#3x --context 640"
-  "smollm2 --schedule auto:1.5x --context 640"
-  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8 --context 640"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 640"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x --context 640"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 640"
-  "qwen2.5-coder-0.5b --schedule auto:1.5x --context 640"
-  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8 --context 640"
-  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x --context 640"
-  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x --context 640"
-  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --context 640"
-  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x --context 640"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#2.34x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#3x"
+  "smollm2 --schedule auto:1.5x"
+  "smollm2 --schedule @examples/models/presets/smollm2.json#1.5x --weights int8"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#2.34x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
+  "qwen2.5-coder-0.5b --schedule auto:1.5x"
+  "qwen2.5-coder-0.5b --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x --weights int8"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#1.5x"
+  "smollm2 AVX2 --schedule @examples/models/presets/smollm2.json#3x"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#1.5x"
+  "qwen2.5-coder-0.5b AVX2 --schedule @examples/models/presets/qwen2.5-coder-0.5b.json#3x"
 )
 
 # answers KIND CASE…: measures the cases and writes their tables.
@@ -329,7 +329,7 @@ run_generation() {
 
 run_short() {
   echo "== Generation after 384 tokens =="
-  answers short "${short_cases[@]}"
+  answers short "${short_cases[@]/%/ --context 640}"
 }
 
 serving_cases=(

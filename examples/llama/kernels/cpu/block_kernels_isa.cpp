@@ -396,15 +396,10 @@ constexpr Index most_paired_width = 256;  ///< of rows that are multiplied in pa
 
 inline __m512i load_pairs(const std::uint16_t* from) { return _mm512_loadu_si512(from); }
 
-/// Rounds the first `count` of `pair_lanes` floats, and puts zeros behind them.
-inline void round_to_pairs(const float* from, Index count, std::uint16_t* to) {
-  const auto part = [&](Index first) {
-    const Index left = count - first;
-    const int mask = left >= lanes ? 0xffff : left <= 0 ? 0 : (1 << left) - 1;
-    return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from + first);
-  };
-  const __m512bh pairs = _mm512_cvtne2ps_pbh(part(lanes), part(0));
-  __builtin_memcpy(to, &pairs, sizeof(pairs));
+/// The first `count` of `lanes` floats, of which no others are read, and zeros behind them.
+inline Vector load_first(const float* from, Index count) {
+  const int mask = count >= lanes ? 0xffff : count <= 0 ? 0 : (1 << count) - 1;
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from);
 }
 
 /// sum + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], for each i.
@@ -417,7 +412,7 @@ struct PairedQueries {
 
   PairedQueries(const float* query, Index width) {
     for (int q = 0; q < height; ++q) {
-      for (Index k = 0; k < width; k += step) round_to_pairs(query + q * width + k, step, from[q] + k);
+      for (Index k = 0; k < width; k += lanes) store_rounded(from[q] + k, load(query + q * width + k));
     }
   }
 
@@ -438,7 +433,10 @@ void sum_pairs(Index width, Index count, const float* weights, Index stride, con
   for (Index first = 0; first < count; first += pair_lanes) {
     const Index some = count - first < pair_lanes ? count - first : pair_lanes;
     alignas(64) std::uint16_t pairs[height][pair_lanes];
-    for (int q = 0; q < height; ++q) round_to_pairs(weights + q * stride + first, some, pairs[q]);
+    for (int q = 0; q < height; ++q) {
+      const float* const weight = weights + q * stride + first;
+      for (Index k = 0; k < pair_lanes; k += lanes) store_rounded(pairs[q] + k, load_first(weight + k, some - k));
+    }
     for (Index i = 0; i < some; i += 2) {
       const std::uint16_t* const* const row = rows + first + i;
       const bool two = i + 1 < some;

@@ -126,7 +126,7 @@ TEST_CASE_TEMPLATE("a few rows attend as the reference does", T, float, Eigen::b
 TEST_CASE_TEMPLATE("a few keys, and numbers around blocks and chunks", T, float, Eigen::bfloat16) {
   for (const Index tokens : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512, 513}) {
     CAPTURE(tokens);
-    const FewRowsSample<T> sample(11, 1, 64, tokens, {0}, 100);  // of so many query heads pairs are copied
+    const FewRowsSample<T> sample(11, 1, 64, tokens, {0}, 100);  // ten queries and more: K and V are copied
     for (const auto kernel : {FewRowsKernel::automatic, FewRowsKernel::in_place}) {
       check_close(sample.run(2, 0, -1, kernel), sample.expected(), tolerance<T>);
     }
@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("a few keys, and numbers around blocks and chunks", T, float,
 }
 
 TEST_CASE_TEMPLATE("a row's bits depend on its own keys only, however many rows there are", T, float, Eigen::bfloat16) {
-  // Of ten query heads a key head pairs are copied for one row, too.
+  // With ten query heads a key head K and V are copied for one row, too.
   const FewRowsSample<T> usual(20, 2, 64, 1400, limits(23, 20), 50), broken(6, 2, 38, 900, limits(23, 20), 80);
   const std::pair<const FewRowsSample<T>&, FewRowsKernel> cases[] = {
       {usual, FewRowsKernel::automatic}, {usual, FewRowsKernel::in_place}, {broken, FewRowsKernel::automatic}};
