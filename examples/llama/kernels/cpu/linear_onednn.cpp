@@ -77,8 +77,9 @@ const dnnl::matmul& product(const ProductShape& shape, const dnnl::memory::desc&
 }
 
 /// Rows that one primitive multiplies when `rows` are left. Pruning brings any number of rows, so large numbers are cut
-/// into a few sizes; the rate is flat from 8 rows on. The last up to 128 are one exact piece: cutting a few
-/// rows further would read all weights once per piece, and they are bound by that reading.
+/// into a few sizes; the rate is flat from 8 rows on. The last up to 128, where the kernel for panels does not take
+/// them, are one exact piece: cutting a few rows further would read all weights once per piece, and they are bound by
+/// that reading.
 Index piece(Index rows) {
   for (const Index size : {Index{1024}, Index{512}, Index{256}, Index{128}}) {
     if (rows >= size) return size;
@@ -106,44 +107,49 @@ class OneDnnWeights final : public PackedWeights {
     constexpr auto tag =
         std::is_same_v<T, float> ? dnnl::memory::format_tag::BA16a64b : dnnl::memory::format_tag::BA16a64b2a;
     const dnnl::memory::desc panels({in_, out_}, type_of<T>, tag);
-    if (packed == panels && in_ % Panels<T>::depth == 0) few_rows_kernel_ = panel_kernel<T>();
+    if (packed == panels && in_ % Panels<T>::depth == 0) panel_kernel_ = panel_kernel<T>();
   }
 
   void multiply(const void* x, Index rows, const Output& output, int threads) const override {
-    if (rows <= few_product_rows && few_rows_kernel_ != nullptr) {
-      const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
-      multiply_panels(few_rows_kernel_, panels, static_cast<const T*>(x), rows, output, threads);
-      return;
-    }
-    const OpenMpThreads scope(threads);
-    const Type y_type = output.is_float ? Type::f32 : type_of<T>;
-    const Index x_bytes = in_ * static_cast<Index>(sizeof(T));
-    const Index y_bytes = out_ * (output.is_float ? Index{sizeof(float)} : static_cast<Index>(sizeof(T)));
-    const bool bias = output.bias != nullptr;
-    auto* from = static_cast<std::byte*>(const_cast<void*>(x));
+    const auto* from = static_cast<const T*>(x);
     auto* to = static_cast<std::byte*>(output.y);
-    dnnl::stream stream(cpu_engine());
-    for (Index count; rows > 0; rows -= count, from += count * x_bytes, to += count * y_bytes) {
-      count = piece(rows);
-      const ProductShape shape{count, in_, out_, type_of<T>, y_type, bias, output.accumulate, threads};
-      std::unordered_map<int, dnnl::memory> arguments{
-          {DNNL_ARG_SRC, {plain(count, in_, type_of<T>), cpu_engine(), from}},
-          {DNNL_ARG_WEIGHTS, weights_},
-          {DNNL_ARG_DST, {plain(count, out_, y_type), cpu_engine(), to}}};
-      if (bias) {
-        arguments.insert({DNNL_ARG_BIAS, {plain(1, out_, Type::f32), cpu_engine(), const_cast<float*>(output.bias)}});
+    const Index y_bytes = out_ * static_cast<Index>(output.is_float ? sizeof(float) : sizeof(T));
+    for (Index count; rows > 0; rows -= count, from += count * in_, to += count * y_bytes) {
+      const bool in_panels = rows <= panel_block_rows && panel_kernel_ != nullptr;
+      count = in_panels ? rows : piece(rows);
+      const Output part{to, output.width, output.bias, output.is_float, output.accumulate};
+      if (in_panels) {
+        const Panels<T> panels{static_cast<const T*>(weights_.get_data_handle()), in_, out_};
+        multiply_panels(panel_kernel_, panels, from, rows, part, threads);
+      } else {
+        multiply_by_onednn(from, count, part, threads);
       }
-      product(shape, weights_.get_desc()).execute(stream, arguments);
     }
-    stream.wait();
   }
 
  private:
+  void multiply_by_onednn(const T* x, Index rows, const Output& output, int threads) const {
+    const OpenMpThreads scope(threads);
+    const Type y_type = output.is_float ? Type::f32 : type_of<T>;
+    const bool bias = output.bias != nullptr;
+    const ProductShape shape{rows, in_, out_, type_of<T>, y_type, bias, output.accumulate, threads};
+    std::unordered_map<int, dnnl::memory> arguments{
+        {DNNL_ARG_SRC, {plain(rows, in_, type_of<T>), cpu_engine(), const_cast<T*>(x)}},
+        {DNNL_ARG_WEIGHTS, weights_},
+        {DNNL_ARG_DST, {plain(rows, out_, y_type), cpu_engine(), output.y}}};
+    if (bias) {
+      arguments.insert({DNNL_ARG_BIAS, {plain(1, out_, Type::f32), cpu_engine(), const_cast<float*>(output.bias)}});
+    }
+    dnnl::stream stream(cpu_engine());
+    product(shape, weights_.get_desc()).execute(stream, arguments);
+    stream.wait();
+  }
+
   Index in_;
   Index out_;
   std::shared_ptr<std::byte> memory_;
-  dnnl::memory weights_;                   // in `memory_`
-  PanelKernel few_rows_kernel_ = nullptr;  ///< null: oneDNN multiplies any number of rows
+  dnnl::memory weights_;                // in `memory_`
+  PanelKernel panel_kernel_ = nullptr;  ///< null: oneDNN multiplies any number of rows
 };
 
 }  // namespace
@@ -171,7 +177,8 @@ template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeig
 
 bool onednn_multiplies_int8(int threads) {
   static const bool fast = [&] {
-    if (!usable(Isa::avx512_vnni)) return false;  // oneDNN's sums of pairs of products may not fit 16 bit without
+    // Without AMX the kernels for panels are faster. Without VNNI its sums of pairs of products may not fit 16 bit.
+    if (std::string_view(best_isa()) != "amx") return false;
     const OpenMpThreads scope(threads);
     try {
       const ProductShape usual{128, 64, 64, Type::u8, Type::s32, false, false, threads};

@@ -10,9 +10,9 @@
 #endif
 
 // A tile of rows and outputs stays in registers while it runs along the inputs. More rows than a tile has take several
-// passes over a stretch of the inputs that stays in the second cache, while the next stretch is fetched there: evenly
-// over all passes, since memory is what a product of a few rows waits for. One pass of AVX-512 fetches to the first
-// cache.
+// passes over a stretch of the inputs that stays in a cache, while the next stretch is fetched there: evenly over all
+// passes, since memory is what a product of a few rows waits for. With AVX-512 that is the first cache. The second one
+// was too slow to give the weights to each pass and to take the next ones from memory meanwhile.
 //
 // The loops over the rows and vectors of a tile are unrolled by pragmas. Of its own gcc 12 leaves them loops at -O2,
 // with the sums in memory, and at -O3 unrolls them so late that the sums go through memory where a pass begins and
@@ -36,7 +36,7 @@ void with_height(Index height, const Run& run, std::integer_sequence<int, height
 }
 
 #ifdef __x86_64__
-constexpr Index stretch = 64, long_stretch = 256;  ///< groups of inputs, 16 and 64 KiB of a panel
+constexpr Index stretch512 = 48, stretch256 = 64;  ///< groups of inputs, 12 and 16 KiB of a panel
 
 /// Calls `run.template operator()<height, passes>()` for tiles and passes that hold `rows`.
 template <class Run>
@@ -49,10 +49,10 @@ void for_height(Index rows, const Run& run) {
     choose(std::integer_sequence<int, 1, 1, 2, 3, 4, 5, 6>());
   } else if (rows <= 12) {
     choose(std::integer_sequence<int, 2, 4, 5, 6>());
-  } else if (rows <= 15 || rows == 17 || rows == 18) {
+  } else if (rows <= 18) {
     choose(std::integer_sequence<int, 3, 5, 6>());
   } else {
-    choose(std::integer_sequence<int, 4, 4, 5, 6>());
+    choose(std::integer_sequence<int, 4, 5, 6>());
   }
 }
 
@@ -101,8 +101,8 @@ struct Fours512 {
 };
 
 /// `height` rows times `columns` vectors of outputs along `groups` groups. Fetches `lines` of 64 bytes for each group,
-/// from `fetched` on, to the cache that `hint` names.
-template <class Products, int height, int columns, int lines, auto hint>
+/// from `fetched` on.
+template <class Products, int height, int columns, int lines>
 LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
                           const std::uint32_t* fetched, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
@@ -115,7 +115,7 @@ LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std:
   }
   for (Index k = 0; k < groups; ++k) {
     for (int line = 0; line < lines; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), hint);
+      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), _MM_HINT_T0);
     }
     __m512i weight[columns];
 #pragma GCC unroll 8
@@ -138,21 +138,20 @@ template <class Products, int columns>
 void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride, Index rows,
             typename Products::Sum* sums) {
   for_height(rows, [&]<int height, int passes>() {
-    constexpr Index step = passes == 1 ? stretch : long_stretch;
-    constexpr auto hint = passes == 1 ? _MM_HINT_T0 : _MM_HINT_T1;
     // Of half a panel nothing is fetched: there is one for each thread at most.
     constexpr int lines = columns == 4 ? columns / passes : 0;
     constexpr int first_lines = columns == 4 ? columns - lines * (passes - 1) : 0;
     const auto spare = static_cast<int>(height * passes - rows);  // so many of the last tiles have a row less
     std::array<const std::byte*, height * passes> from;
-    for (Index k = 0; k < groups; k += step) {
-      const Index count = std::min(step, groups - k);
+    for (Index k = 0; k < groups; k += stretch512) {
+      const Index count = std::min(stretch512, groups - k);
       for (Index i = 0; i < rows; ++i) from[static_cast<std::size_t>(i)] = x + i * x_stride + 4 * k;
-      const std::uint32_t* fetched = weights + (k + step) * width;  // may lie behind the weights, where it does nothing
+      const std::uint32_t* fetched =
+          weights + (k + stretch512) * width;  // may lie behind the weights, where it does nothing
       int row = 0;
       const auto pass = [&]<int tile, int fetches>() {
-        pass512<Products, tile, columns, fetches, hint>(weights + k * width, count, from.data() + row, k == 0, fetched,
-                                                        sums + row * width);
+        pass512<Products, tile, columns, fetches>(weights + k * width, count, from.data() + row, k == 0, fetched,
+                                                  sums + row * width);
         row += tile;
         fetched += count * fetches * 16;
       };
@@ -235,17 +234,17 @@ struct Fours256 {
 };
 
 /// A row's groups of two parts of a stretch: the first part of each, then the second.
-using StretchOfX = std::array<std::uint32_t, std::size_t{stretch} * 2>;
+using StretchOfX = std::array<std::uint32_t, std::size_t{stretch256} * 2>;
 
 /// What lies behind `groups` in `to` is never multiplied. Fetches the row's next stretch: of many rows each has so
 /// short a piece that the processor does not see where it goes on.
 template <class Products>
 LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX& to) {
-  constexpr Index bytes = 4 * stretch, line = 64;
+  constexpr Index bytes = 4 * stretch256, line = 64;
   for (Index at = 0; at < bytes; at += line) {
     _mm_prefetch(reinterpret_cast<const char*>(x) + bytes + at, _MM_HINT_T1);
   }
-  std::array<std::uint32_t, std::size_t{stretch}> whole;
+  std::array<std::uint32_t, std::size_t{stretch256}> whole;
   if (groups % 8 != 0) {  // eight at once would read behind the row
     std::memcpy(whole.data(), x, static_cast<std::size_t>(groups) * sizeof(whole[0]));
     x = reinterpret_cast<const std::byte*>(whole.data());
@@ -254,7 +253,7 @@ LLAMA_AVX2 void split(const std::byte* x, Index groups, StretchOfX& to) {
     const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 4 * k));
     auto* const at = reinterpret_cast<__m256i*>(to.data() + k);
     _mm256_storeu_si256(at, Products::template part_of_x<0>(eight));
-    _mm256_storeu_si256(at + stretch / 8, Products::template part_of_x<1>(eight));
+    _mm256_storeu_si256(at + stretch256 / 8, Products::template part_of_x<1>(eight));
   }
 }
 
@@ -271,7 +270,7 @@ template <class Products, int part, int height, int columns>
   }
 #pragma GCC unroll 8
   for (int i = 0; i < height; ++i) {
-    const __m256i of_row = _mm256_set1_epi32(group_at(x[i] + 4 * (part * stretch + group)));
+    const __m256i of_row = _mm256_set1_epi32(group_at(x[i] + 4 * (part * stretch256 + group)));
 #pragma GCC unroll 8
     for (int c = 0; c < columns; ++c) sum[i][c] = Products::add(sum[i][c], of_row, weight[c]);
   }
@@ -318,10 +317,10 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   const Index passes = rows > 3 && rows <= few ? 2 : (rows + most - 1) / most;
   std::array<StretchOfX, most> split_rows;  // of the rows of a pass, in two parts
   std::array<const std::byte*, most> from;  // what they multiply with: these, or the rows themselves
-  for (Index k = 0; k < groups; k += stretch) {
-    const Index stretch_groups = std::min(stretch, groups - k);
+  for (Index k = 0; k < groups; k += stretch256) {
+    const Index stretch_groups = std::min(stretch256, groups - k);
     // The next stretch, or what follows the panel. Of half a panel only its first line is fetched, again and again.
-    const char* fetched = reinterpret_cast<const char*>(weights + (k + stretch) * width);
+    const char* fetched = reinterpret_cast<const char*>(weights + (k + stretch256) * width);
     const Index step = count == width ? line / passes : 0;
     Index row = 0;
     for (Index pass = 0; pass < passes; ++pass) {

@@ -64,6 +64,9 @@ class OwnPanels : public Panels<T> {
 
 /// Most rows that are few: a kernel reads each weight once for them.
 constexpr Index few_product_rows = 24;
+/// Most rows that meet a panel again while a cache has it, if it fits. With so many these kernels are as fast as oneDNN
+/// or faster but where it has AMX.
+constexpr Index panel_block_rows = 8 * few_product_rows;
 
 /// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
 /// 1` of a panel: its first 32, its last 32 or all 64. `x` are groups, row i at `x + i * x_stride` bytes. `sums` is
@@ -79,21 +82,21 @@ PanelKernel panel_kernel(Isa best = Isa::avx512_bf16);
 
 /// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(row, count, first, outputs, sums)` by
 /// several threads: `sums` `[count x 64]` of the rows from `row` on begin with those of output `first`. `count` is at
-/// most `few_product_rows`. More rows meet a panel again while a cache has it, if it fits.
+/// most `few_product_rows`.
 template <class T, class Finish>
 void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const std::byte* x, Index x_stride, Index rows,
                      int threads, const Finish& finish) {
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
   // Work is shared out in half panels of a block of rows, so that there is enough for many threads.
-  constexpr Index half = Panels<T>::width / 2, block = 8 * few_product_rows;
-  const Index halves = 2 * weights.count(), blocks = (rows + block - 1) / block;
+  constexpr Index half = Panels<T>::width / 2;
+  const Index halves = 2 * weights.count(), blocks = (rows + panel_block_rows - 1) / panel_block_rows;
   share_parts(threads, blocks * halves, 2, [&](Index begin, Index end, int) {
     alignas(64) Sum sums[few_product_rows * Panels<T>::width];
     const Index from_half = begin % halves, first = from_half * half;
     const Index outputs = std::min((end - begin) * half, weights.out - first);
     if (outputs <= 0) return;  // the second half of the last panel
     const Index columns = outputs <= half ? half : 2 * half;
-    const Index from_row = begin / halves * block, to_row = std::min(from_row + block, rows);
+    const Index from_row = begin / halves * panel_block_rows, to_row = std::min(from_row + panel_block_rows, rows);
     for (Index row = from_row; row < to_row; row += few_product_rows) {
       const Index count = std::min(few_product_rows, to_row - row);
       kernel(weights.panel(from_half / 2), weights.groups(), x + row * x_stride, x_stride, count, from_half % 2 * half,
