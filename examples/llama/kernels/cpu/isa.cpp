@@ -56,11 +56,14 @@ bool usable(Isa isa) {
 #endif
 }
 
-const char* best_isa() {
+bool onednn_has_amx() {
 #ifdef LLAMA_HAS_ONEDNN
-  if (allowed(dnnl::cpu_isa::avx512_core_amx)) return "amx";
+  return allowed(dnnl::cpu_isa::avx512_core_amx);
+#else
+  return false;
 #endif
-  return block_kernels().isa;
 }
+
+const char* best_isa() { return onednn_has_amx() ? "amx" : block_kernels().isa; }
 
 }  // namespace llama

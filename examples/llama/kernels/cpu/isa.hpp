@@ -13,6 +13,9 @@ enum class Isa { baseline, avx2, avx512, avx512_vnni, avx512_bf16 };
 /// ones here, too.
 bool usable(Isa isa);
 
+/// Whether oneDNN multiplies with AMX; false in a build without it.
+bool onednn_has_amx();
+
 /// The name of the best one that attention and products run with, for figures: that of `block_kernels()`, or `amx`
 /// where oneDNN takes AMX for its products.
 const char* best_isa();

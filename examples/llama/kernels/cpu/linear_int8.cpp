@@ -32,7 +32,7 @@ float scale_of(const T* values, Index count) {
   return std::bit_cast<float>(highest) / largest;
 }
 
-/// Sums in int32 that one piece of rows may take.
+/// Sums in int32 that one piece of rows may take where oneDNN gives them all at once.
 constexpr Index piece_sums = Index{1} << 22;
 
 template <class T>
@@ -58,7 +58,10 @@ class Int8Weights final : public PackedWeights {
   }
 
   void multiply(const void* x, Index rows, const Output& output, int threads) const override {
-    const Index piece = std::clamp(piece_sums / panels_.out, few_product_rows, Index{256});
+    Index piece = 4 * panel_block_rows;
+#ifdef LLAMA_HAS_ONEDNN
+    if (onednn_multiplies_int8(threads)) piece = std::clamp(piece_sums / panels_.out, few_product_rows, Index{256});
+#endif
     for (Index row = 0; row < rows; row += piece) {
       multiply(static_cast<const T*>(x), row, std::min(piece, rows - row), output, threads);
     }

@@ -107,7 +107,9 @@ class OneDnnWeights final : public PackedWeights {
     constexpr auto tag =
         std::is_same_v<T, float> ? dnnl::memory::format_tag::BA16a64b : dnnl::memory::format_tag::BA16a64b2a;
     const dnnl::memory::desc panels({in_, out_}, type_of<T>, tag);
-    if (packed == panels && in_ % Panels<T>::depth == 0) panel_kernel_ = panel_kernel<T>();
+    if (packed != panels || in_ % Panels<T>::depth != 0) return;
+    const bool amx = std::is_same_v<T, Eigen::bfloat16> && onednn_has_amx();
+    panel_rows_ = amx ? few_product_rows : panel_block_rows;
   }
 
   void multiply(const void* x, Index rows, const Output& output, int threads) const override {
@@ -115,7 +117,7 @@ class OneDnnWeights final : public PackedWeights {
     auto* to = static_cast<std::byte*>(output.y);
     const Index y_bytes = out_ * static_cast<Index>(output.is_float ? sizeof(float) : sizeof(T));
     for (Index count; rows > 0; rows -= count, from += count * in_, to += count * y_bytes) {
-      const bool in_panels = rows <= panel_block_rows && panel_kernel_ != nullptr;
+      const bool in_panels = rows <= panel_rows_;
       count = in_panels ? rows : piece(rows);
       const Output part{to, output.width, output.bias, output.is_float, output.accumulate};
       if (in_panels) {
@@ -148,8 +150,9 @@ class OneDnnWeights final : public PackedWeights {
   Index in_;
   Index out_;
   std::shared_ptr<std::byte> memory_;
-  dnnl::memory weights_;                // in `memory_`
-  PanelKernel panel_kernel_ = nullptr;  ///< null: oneDNN multiplies any number of rows
+  dnnl::memory weights_;  // in `memory_`
+  PanelKernel panel_kernel_ = panel_kernel<T>();
+  Index panel_rows_ = 0;  ///< up to so many rows the kernel is as fast as oneDNN or faster
 };
 
 }  // namespace
@@ -177,8 +180,7 @@ template std::unique_ptr<const PackedWeights> pack_for_onednn(const UnpackedWeig
 
 bool onednn_multiplies_int8(int threads) {
   static const bool fast = [&] {
-    // Without AMX the kernels for panels are faster. Without VNNI its sums of pairs of products may not fit 16 bit.
-    if (std::string_view(best_isa()) != "amx") return false;
+    if (!onednn_has_amx()) return false;  // the kernels for panels are faster
     const OpenMpThreads scope(threads);
     try {
       const ProductShape usual{128, 64, 64, Type::u8, Type::s32, false, false, threads};

@@ -74,9 +74,9 @@ template <class T>
 std::unique_ptr<const PackedWeights> pack_int8(const UnpackedWeights<T>& weights, int threads);
 
 #ifdef LLAMA_HAS_ONEDNN
-/// Whether `multiply_int8` is the fastest for many rows on this processor: where oneDNN has AMX.
+/// Whether `multiply_int8` is the fastest for many rows: with AMX, if oneDNN has such a kernel.
 bool onednn_multiplies_int8(int threads);
-/// The sums `[rows x out]` of many rows `x`, `x_stride` apart, by oneDNN. They are exact where it has VNNI or AMX.
+/// The sums `[rows x out]` of many rows `x`, `x_stride` apart, by oneDNN. They are exact with VNNI or AMX.
 void multiply_int8(const Panels<std::int8_t>& weights, const std::uint8_t* x, Index x_stride, Index rows,
                    std::int32_t* sums, int threads);
 #endif

@@ -1,5 +1,7 @@
 #include "examples/llama/kernels/cpu/panels.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,8 +13,7 @@
 
 // A tile of rows and outputs stays in registers while it runs along the inputs. More rows than a tile has take several
 // passes over a stretch of the inputs that stays in a cache, while the next stretch is fetched there: evenly over all
-// passes, since memory is what a product of a few rows waits for. With AVX-512 that is the first cache. The second one
-// was too slow to give the weights to each pass and to take the next ones from memory meanwhile.
+// passes, since memory is what a product of a few rows waits for.
 //
 // The loops over the rows and vectors of a tile are unrolled by pragmas. Of its own gcc 12 leaves them loops at -O2,
 // with the sums in memory, and at -O3 unrolls them so late that the sums go through memory where a pass begins and
@@ -36,7 +37,12 @@ void with_height(Index height, const Run& run, std::integer_sequence<int, height
 }
 
 #ifdef __x86_64__
-constexpr Index stretch512 = 48, stretch256 = 64;  ///< groups of inputs, 12 and 16 KiB of a panel
+/// Where passes of AVX-512 find a stretch again. The first cache is the better one: the second one is slow to give the
+/// weights to each pass and to take the next ones from memory meanwhile. But 32 KiB are too few.
+enum class Cache { first, second };
+
+/// Groups of inputs: at most 12 and 64 KiB of a panel with AVX-512, 16 with AVX2.
+constexpr Index first_stretch512 = 48, second_stretch512 = 256, stretch256 = 64;
 
 /// Calls `run.template operator()<height, passes>()` for tiles and passes that hold `rows`.
 template <class Run>
@@ -101,8 +107,8 @@ struct Fours512 {
 };
 
 /// `height` rows times `columns` vectors of outputs along `groups` groups. Fetches `lines` of 64 bytes for each group,
-/// from `fetched` on.
-template <class Products, int height, int columns, int lines>
+/// from `fetched` on, to the cache that `hint` names.
+template <class Products, int height, int columns, int lines, auto hint>
 LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std::byte* const* x, bool begin,
                           const std::uint32_t* fetched, typename Products::Sum* sums) {
   typename Products::Vector sum[height][columns];
@@ -115,7 +121,7 @@ LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std:
   }
   for (Index k = 0; k < groups; ++k) {
     for (int line = 0; line < lines; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(fetched + (k * lines + line) * 16), hint);
     }
     __m512i weight[columns];
 #pragma GCC unroll 8
@@ -134,7 +140,7 @@ LLAMA_AVX512 void pass512(const std::uint32_t* weights, Index groups, const std:
   }
 }
 
-template <class Products, int columns>
+template <class Products, Cache cache, int columns>
 void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Index x_stride, Index rows,
             typename Products::Sum* sums) {
   for_height(rows, [&]<int height, int passes>() {
@@ -143,15 +149,19 @@ void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Inde
     constexpr int first_lines = columns == 4 ? columns - lines * (passes - 1) : 0;
     const auto spare = static_cast<int>(height * passes - rows);  // so many of the last tiles have a row less
     std::array<const std::byte*, height * passes> from;
-    for (Index k = 0; k < groups; k += stretch512) {
-      const Index count = std::min(stretch512, groups - k);
+    constexpr bool second = cache == Cache::second && passes > 1;
+    constexpr Index most = second ? second_stretch512 : first_stretch512;
+    constexpr auto hint = second ? _MM_HINT_T1 : _MM_HINT_T0;
+    // Stretches are even, so that the last one fetches the whole first one of the next panel.
+    const Index stretches = (groups + most - 1) / most, step = (groups + stretches - 1) / stretches;
+    for (Index k = 0; k < groups; k += step) {
+      const Index count = std::min(step, groups - k);
       for (Index i = 0; i < rows; ++i) from[static_cast<std::size_t>(i)] = x + i * x_stride + 4 * k;
-      const std::uint32_t* fetched =
-          weights + (k + stretch512) * width;  // may lie behind the weights, where it does nothing
+      const std::uint32_t* fetched = weights + (k + step) * width;  // may lie behind the weights, where it does nothing
       int row = 0;
       const auto pass = [&]<int tile, int fetches>() {
-        pass512<Products, tile, columns, fetches>(weights + k * width, count, from.data() + row, k == 0, fetched,
-                                                  sums + row * width);
+        pass512<Products, tile, columns, fetches, hint>(weights + k * width, count, from.data() + row, k == 0, fetched,
+                                                        sums + row * width);
         row += tile;
         fetched += count * fetches * 16;
       };
@@ -166,15 +176,15 @@ void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Inde
   });
 }
 
-template <class Products>
+template <class Products, Cache cache>
 void kernel512(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows, Index first,
                Index count, void* sums) {
   const auto* weights = static_cast<const std::uint32_t*>(panel) + first;
   auto* to = static_cast<typename Products::Sum*>(sums);
   if (count == width) {
-    run512<Products, 4>(weights, groups, x, x_stride, rows, to);
+    run512<Products, cache, 4>(weights, groups, x, x_stride, rows, to);
   } else {
-    run512<Products, 2>(weights, groups, x, x_stride, rows, to);
+    run512<Products, cache, 2>(weights, groups, x, x_stride, rows, to);
   }
 }
 
@@ -347,6 +357,11 @@ void kernel256(const void* panel, Index groups, const std::byte* x, Index x_stri
   }
 }
 
+template <class Products>
+PanelKernel kernel512_of(Index first_cache) {
+  return first_cache >= 48 * 1024 ? kernel512<Products, Cache::first> : kernel512<Products, Cache::second>;
+}
+
 bool may_use(Isa isa, Isa best) { return isa <= best && usable(isa); }
 #endif
 
@@ -438,27 +453,36 @@ void plain_kernel(const void* panel, Index groups, const std::byte* x, Index x_s
 
 }  // namespace
 
+Index first_cache_bytes() {
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+  static const Index bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
 template <>
-PanelKernel panel_kernel<float>([[maybe_unused]] Isa best) {
+PanelKernel panel_kernel<float>([[maybe_unused]] Isa best, [[maybe_unused]] Index first_cache) {
 #ifdef __x86_64__
-  if (may_use(Isa::avx512, best)) return kernel512<Floats512>;
+  if (may_use(Isa::avx512, best)) return kernel512_of<Floats512>(first_cache);
   if (may_use(Isa::avx2, best)) return kernel256<Floats256>;
 #endif
   return plain_kernel<PlainFloats>;
 }
 template <>
-PanelKernel panel_kernel<Eigen::bfloat16>([[maybe_unused]] Isa best) {
+PanelKernel panel_kernel<Eigen::bfloat16>([[maybe_unused]] Isa best, [[maybe_unused]] Index first_cache) {
 #ifdef __x86_64__
-  if (may_use(Isa::avx512_bf16, best)) return kernel512<Pairs512>;
-  if (may_use(Isa::avx512, best)) return kernel512<WidenedPairs512>;
+  if (may_use(Isa::avx512_bf16, best)) return kernel512_of<Pairs512>(first_cache);
+  if (may_use(Isa::avx512, best)) return kernel512_of<WidenedPairs512>(first_cache);
   if (may_use(Isa::avx2, best)) return kernel256<Pairs256>;
 #endif
   return plain_kernel<PlainPairs>;
 }
 template <>
-PanelKernel panel_kernel<std::int8_t>([[maybe_unused]] Isa best) {
+PanelKernel panel_kernel<std::int8_t>([[maybe_unused]] Isa best, [[maybe_unused]] Index first_cache) {
 #ifdef __x86_64__
-  if (may_use(Isa::avx512_vnni, best)) return kernel512<Fours512>;
+  if (may_use(Isa::avx512_vnni, best)) return kernel512_of<Fours512>(first_cache);
   if (may_use(Isa::avx2, best)) return kernel256<Fours256>;
 #endif
   return plain_kernel<PlainFours>;

@@ -64,8 +64,7 @@ class OwnPanels : public Panels<T> {
 
 /// Most rows that are few: a kernel reads each weight once for them.
 constexpr Index few_product_rows = 24;
-/// Most rows that meet a panel again while a cache has it, if it fits. With so many these kernels are as fast as oneDNN
-/// or faster but where it has AMX.
+/// Most rows that meet a panel again while a cache has it, if it fits.
 constexpr Index panel_block_rows = 8 * few_product_rows;
 
 /// Sums of products of `rows` rows, at least 1 and at most `few_product_rows`, with outputs `first` to `first + count -
@@ -75,10 +74,14 @@ constexpr Index panel_block_rows = 8 * few_product_rows;
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
+/// Bytes of a core's first cache for data; 0 where the system does not say.
+Index first_cache_bytes();
+
 /// The fastest kernel, with AVX-512 (bfloat16: also AVX512-BF16, int8: only AVX512-VNNI), AVX2 or the baseline, of
-/// those that are `usable` and for which `best` is enough. `T` is `float`, `Eigen::bfloat16` or `std::int8_t`.
+/// those that are `usable` and for which `best` is enough. With AVX-512 one of two, by the size of the first cache. `T`
+/// is `float`, `Eigen::bfloat16` or `std::int8_t`.
 template <class T>
-PanelKernel panel_kernel(Isa best = Isa::avx512_bf16);
+PanelKernel panel_kernel(Isa best = Isa::avx512_bf16, Index first_cache = first_cache_bytes());
 
 /// Multiplies `rows` rows `x` by `weights` with `kernel`, and calls `finish(row, count, first, outputs, sums)` by
 /// several threads: `sums` `[count x 64]` of the rows from `row` on begin with those of output `first`. `count` is at
@@ -89,14 +92,18 @@ void multiply_panels(PanelKernel kernel, const Panels<T>& weights, const std::by
   using Sum = std::conditional_t<std::is_same_v<T, std::int8_t>, std::int32_t, float>;
   // Work is shared out in half panels of a block of rows, so that there is enough for many threads.
   constexpr Index half = Panels<T>::width / 2;
-  const Index halves = 2 * weights.count(), blocks = (rows + panel_block_rows - 1) / panel_block_rows;
+  const Index halves = 2 * weights.count();
+  Index block = panel_block_rows;
+  const auto blocks_of_rows = [&] { return (rows + block - 1) / block; };
+  while (block > few_product_rows && blocks_of_rows() * halves < threads) block /= 2;
+  const Index blocks = blocks_of_rows();
   share_parts(threads, blocks * halves, 2, [&](Index begin, Index end, int) {
     alignas(64) Sum sums[few_product_rows * Panels<T>::width];
     const Index from_half = begin % halves, first = from_half * half;
     const Index outputs = std::min((end - begin) * half, weights.out - first);
     if (outputs <= 0) return;  // the second half of the last panel
     const Index columns = outputs <= half ? half : 2 * half;
-    const Index from_row = begin / halves * panel_block_rows, to_row = std::min(from_row + panel_block_rows, rows);
+    const Index from_row = begin / halves * block, to_row = std::min(from_row + block, rows);
     for (Index row = from_row; row < to_row; row += few_product_rows) {
       const Index count = std::min(few_product_rows, to_row - row);
       kernel(weights.panel(from_half / 2), weights.groups(), x + row * x_stride, x_stride, count, from_half % 2 * half,

@@ -72,6 +72,8 @@ TEST_CASE_TEMPLATE("products in panels run with what the environment allows", T,
   CHECK((wide != narrow) == (sizeof(T) != 1 && expected(avx512)));
   CHECK((with_vnni != wide) == (sizeof(T) == 1 && expected(avx512_vnni)));
   CHECK((best != with_vnni) == (sizeof(T) == 2 && expected(avx512_bf16)));
+  CHECK((panel_kernel<T>(Isa::avx512_bf16, 32 * 1024) != panel_kernel<T>(Isa::avx512_bf16, 48 * 1024)) ==
+        expected(sizeof(T) == 1 ? avx512_vnni : avx512));
 }
 
 }  // namespace llama::test

@@ -161,7 +161,7 @@ TEST_CASE_TEMPLATE("many rows in pieces give what each row gives alone", T, floa
   const auto weight = random_matrix<T>(70, 50, 1);
   const Tensor tensor = tensor_of(weight);
   const HostLinear<T> linear(std::span(&tensor, 1));
-  const auto x = random_matrix<T>(1024 + 256 + 128 + 3, 50, 2);
+  const auto x = random_matrix<T>(1024 + 512 + 256 + 200, 50, 2);
   Matrix<T> together(x.rows, 70), alone(x.rows, 70);
   linear.apply(two_threads, x.view(), together.view());
   for (Index i = 0; i < x.rows; ++i) linear.apply(two_threads, x.view().subrows(i, 1), alone.view().subrows(i, 1));
@@ -257,8 +257,9 @@ TEST_CASE("weights in int8 give NaN for a row with NaN, and the other rows what 
 TEST_CASE_TEMPLATE("rows in panels give what each row gives alone, bit for bit", T, float, Eigen::bfloat16) {
   for (const Index in : {576, 63}) {
     if (in % 2 == 1 && onednn_multiplies<T>()) continue;  // it multiplies any number of rows
-    // oneDNN takes the first 256 rows. All others are in panels.
-    const Index rows = 256 + panel_block_rows, first = onednn_multiplies<T>() ? 256 : 0;
+    // oneDNN takes the first 256 rows, where it is to multiply. All others are in panels.
+    const bool amx = sizeof(T) == 2 && onednn_has_amx();
+    const Index rows = 256 + (amx ? few_product_rows : panel_block_rows), first = onednn_multiplies<T>() ? 256 : 0;
     const auto weight = random_matrix<T>(192, in, 1);
     const Tensor tensor = tensor_of(weight);
     const auto x = random_matrix<T>(rows, in, 2);
@@ -278,6 +279,7 @@ TEST_CASE("oneDNN's sums of many rows in int8 are exact") {
     MESSAGE("skipped: this processor has no VNNI");
     return;
   }
+  CHECK(onednn_multiplies_int8(2) == onednn_has_amx());
   constexpr Index in = 68, out = 130, rows = 40;
   OwnPanels<std::int8_t> weights(in, out, 1);
   std::mt19937 random(1);

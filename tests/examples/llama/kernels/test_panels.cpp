@@ -77,6 +77,20 @@ struct PanelSample {
   }
 };
 
+/// Calls `check` with each kernel that this processor can run, of all instruction sets and sizes of the first cache.
+template <class T, class Check>
+void for_kernels(const Check& check) {
+  for (const Isa best : kernels) {
+    for (const Index first_cache : {32 * 1024, 48 * 1024}) {
+      const PanelKernel kernel = panel_kernel<T>(best, first_cache);
+      if (first_cache > 32 * 1024 && kernel == panel_kernel<T>(best, 32 * 1024)) continue;
+      CAPTURE(static_cast<int>(best));
+      CAPTURE(first_cache);
+      check(kernel);
+    }
+  }
+}
+
 template <class T>
 void check_kernel(PanelKernel kernel) {
   const std::vector<std::pair<Index, Index>> shapes{{576, 192}, {258, 96}, {64, 64}, {2, 1}, {67, 33}, {4, 200}};
@@ -114,7 +128,7 @@ void check_rows_apart(PanelKernel kernel) {
   constexpr Index out = Panels<T>::width, gap = 4 * Panels<T>::depth;
   constexpr bool whole_numbers = std::is_same_v<T, std::int8_t>;
   const X between = whole_numbers ? static_cast<X>(255) : std::numeric_limits<X>::quiet_NaN();
-  for (const Index groups : {1, 7, 64, 72, 131}) {
+  for (const Index groups : {1, 7, 48, 49, 64, 72, 131, 300}) {
     CAPTURE(groups);
     const Index width = groups * Panels<T>::depth, stride = width + gap;
     const Sample sample(stride, out);
@@ -141,17 +155,11 @@ void check_rows_apart(PanelKernel kernel) {
 
 TEST_CASE_TEMPLATE("rows times panels are the sums, and a row's bits are its own", T, float, Eigen::bfloat16,
                    std::int8_t) {
-  for (const Isa best : kernels) {
-    CAPTURE(static_cast<int>(best));
-    check_kernel<T>(panel_kernel<T>(best));
-  }
+  for_kernels<T>([](PanelKernel kernel) { check_kernel<T>(kernel); });
 }
 
 TEST_CASE_TEMPLATE("what lies behind a row reaches no sum", T, float, Eigen::bfloat16, std::int8_t) {
-  for (const Isa best : kernels) {
-    CAPTURE(static_cast<int>(best));
-    check_rows_apart<T>(panel_kernel<T>(best));
-  }
+  for_kernels<T>([](PanelKernel kernel) { check_rows_apart<T>(kernel); });
 }
 
 }  // namespace
