@@ -110,14 +110,15 @@ class Int8Weights final : public PackedWeights {
 
   /// A row as whole numbers, 128 above their values and 128 behind the last; returns their scale.
   float round_row(const T* from, std::uint8_t* to, Index stride) const {
-    const float scale = scale_of(from, panels_.in);
+    const Index in = panels_.in;  // a byte that is written may be any object's, so compilers would load it each time
+    const float scale = scale_of(from, in);
     const float factor = scale > 0 ? 1 / scale : 0;
-    for (Index k = 0; k < panels_.in; ++k) {
+    for (Index k = 0; k < in; ++k) {
       // Adding 3 * 2^22 rounds to the nearest whole number, which is then in the lowest bits.
       const float shifted = widen(from[k]) * factor + 12582912.0f;
       to[k] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(shifted) + std::uint32_t{shift});
     }
-    std::fill(to + panels_.in, to + stride, std::uint8_t{shift});
+    std::fill(to + in, to + stride, std::uint8_t{shift});
     return scale;
   }
 
