@@ -152,12 +152,13 @@ void run512(const std::uint32_t* weights, Index groups, const std::byte* x, Inde
     constexpr bool second = cache == Cache::second && passes > 1;
     constexpr Index most = second ? second_stretch512 : first_stretch512;
     constexpr auto hint = second ? _MM_HINT_T1 : _MM_HINT_T0;
-    // Stretches are even, so that the last one fetches the whole first one of the next panel.
-    const Index stretches = (groups + most - 1) / most, step = (groups + stretches - 1) / stretches;
-    for (Index k = 0; k < groups; k += step) {
-      const Index count = std::min(step, groups - k);
+    // Stretches are even, so that the last one fetches the first one of the next panel.
+    const Index stretches = (groups + most - 1) / most;
+    for (Index stretch = 0, k = 0, end = 0; stretch < stretches; ++stretch, k = end) {
+      end = groups * (stretch + 1) / stretches;
+      const Index count = end - k;
       for (Index i = 0; i < rows; ++i) from[static_cast<std::size_t>(i)] = x + i * x_stride + 4 * k;
-      const std::uint32_t* fetched = weights + (k + step) * width;  // may lie behind the weights, where it does nothing
+      const std::uint32_t* fetched = weights + end * width;  // may lie behind the weights, where it does nothing
       int row = 0;
       const auto pass = [&]<int tile, int fetches>() {
         pass512<Products, tile, columns, fetches, hint>(weights + k * width, count, from.data() + row, k == 0, fetched,
