@@ -32,9 +32,6 @@ float scale_of(const T* values, Index count) {
   return std::bit_cast<float>(highest) / largest;
 }
 
-/// Sums in int32 that one piece of rows may take where oneDNN gives them all at once.
-constexpr Index piece_sums = Index{1} << 22;
-
 template <class T>
 class Int8Weights final : public PackedWeights {
  public:
@@ -60,6 +57,7 @@ class Int8Weights final : public PackedWeights {
   void multiply(const void* x, Index rows, const Output& output, int threads) const override {
     Index piece = 4 * panel_block_rows;
 #ifdef LLAMA_HAS_ONEDNN
+    constexpr Index piece_sums = Index{1} << 22;  // oneDNN gives those of a piece all at once
     if (onednn_multiplies_int8(threads)) piece = std::clamp(piece_sums / panels_.out, few_product_rows, Index{256});
 #endif
     for (Index row = 0; row < rows; row += piece) {
