@@ -108,7 +108,7 @@ class Int8Weights final : public PackedWeights {
 
   /// A row as whole numbers, 128 above their values and 128 behind the last; returns their scale.
   float round_row(const T* from, std::uint8_t* to, Index stride) const {
-    const Index in = panels_.in;  // a byte that is written may be any object's, so compilers would load it each time
+    const Index in = panels_.in;  // a written byte may alias the member: compilers would load it for each number
     const float scale = scale_of(from, in);
     const float factor = scale > 0 ? 1 / scale : 0;
     for (Index k = 0; k < in; ++k) {

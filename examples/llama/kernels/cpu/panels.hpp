@@ -74,7 +74,7 @@ constexpr Index panel_block_rows = 8 * few_product_rows;
 using PanelKernel = void (*)(const void* panel, Index groups, const std::byte* x, Index x_stride, Index rows,
                              Index first, Index count, void* sums);
 
-/// Bytes of a core's first cache for data; 0 where the system does not say.
+/// Bytes of a core's first cache for data; 0 or less where the system does not say.
 Index first_cache_bytes();
 
 /// The fastest kernel, with AVX-512 (bfloat16: also AVX512-BF16, int8: only AVX512-VNNI), AVX2 or the baseline, of
